@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""A plain forward pass of GPT-2 small's shape in PyTorch, logits at the last position, for comparison with `unpack bench`. Needs torch and transformers.
+"""A plain forward pass of GPT-2 small's shape in PyTorch, logits at the last position, for
+comparison with `unpack bench`. Needs torch and transformers.
 
     bench/torch_forward.py [TOKENS] [THREADS]
 """
@@ -22,4 +23,7 @@ with torch.no_grad():
         hidden = model.transformer(ids, use_cache=False).last_hidden_state[:, -1]
         model.lm_head(hidden)
         times.append(time.perf_counter() - begin)
-print(f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads, {tokens} tokens: median {statistics.median(times[5:]):.4f} s")
+print(
+    f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads, {tokens} tokens: median"
+    f" {statistics.median(times[5:]):.4f} s"
+)

@@ -1,5 +1,6 @@
 # libunpack_cuda.so, by nvcc itself: CMake 3.25 knows no C++20 for CUDA 13.
-set(UNPACK_CUDA_ARCHITECTURES 90 CACHE STRING "Compute capabilities to build machine code for; newer ones take PTX of the last")
+set(UNPACK_CUDA_ARCHITECTURES 90 CACHE STRING
+  "Compute capabilities to build machine code for; newer ones take PTX of the last")
 find_program(UNPACK_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
 set(missing "")
 if(NOT UNPACK_NVCC)
@@ -23,7 +24,8 @@ elseif(missing)
   message(FATAL_ERROR "-DUNPACK_CUDA=ON needs nvcc 12 or later and cuBLAS, but ${missing}")
 endif()
 
-get_filename_component(cuda_libraries ${nvcc_folder}/../lib64 ABSOLUTE)  # cuBLAS is there where nothing was told to look
+# cuBLAS is there where nothing was told to look.
+get_filename_component(cuda_libraries ${nvcc_folder}/../lib64 ABSOLUTE)
 
 set(nvcc_targets "")
 foreach(architecture IN LISTS UNPACK_CUDA_ARCHITECTURES)
@@ -34,10 +36,16 @@ list(APPEND nvcc_targets -gencode=arch=compute_${newest},code=compute_${newest})
 
 set(plugin ${CMAKE_CURRENT_BINARY_DIR}/libunpack_cuda.so)
 file(GLOB plugin_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/backend/cuda/plugin/*.cu)
-file(GLOB plugin_headers CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/base/formulas.h ${CMAKE_CURRENT_SOURCE_DIR}/include/unpack/config.h ${CMAKE_CURRENT_SOURCE_DIR}/src/backend/kernels/*.h ${CMAKE_CURRENT_SOURCE_DIR}/src/backend/cuda/*.h ${CMAKE_CURRENT_SOURCE_DIR}/src/backend/cuda/plugin/*.h)
+file(GLOB plugin_headers CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/base/formulas.h
+  ${CMAKE_CURRENT_SOURCE_DIR}/include/unpack/config.h
+  ${CMAKE_CURRENT_SOURCE_DIR}/src/backend/kernels/*.h
+  ${CMAKE_CURRENT_SOURCE_DIR}/src/backend/cuda/*.h
+  ${CMAKE_CURRENT_SOURCE_DIR}/src/backend/cuda/plugin/*.h)
 add_custom_command(
   OUTPUT ${plugin}
-  COMMAND ${UNPACK_NVCC} -std=c++20 -O3 ${nvcc_targets} -I${CMAKE_CURRENT_SOURCE_DIR}/src -I${CMAKE_CURRENT_SOURCE_DIR}/include -Xcompiler -fPIC,-fvisibility=hidden -shared -o ${plugin} ${plugin_sources} -lcublas -Xlinker -rpath -Xlinker ${cuda_libraries}
+  COMMAND ${UNPACK_NVCC} -std=c++20 -O3 ${nvcc_targets} -I${CMAKE_CURRENT_SOURCE_DIR}/src
+    -I${CMAKE_CURRENT_SOURCE_DIR}/include -Xcompiler -fPIC,-fvisibility=hidden -shared -o ${plugin}
+    ${plugin_sources} -lcublas -Xlinker -rpath -Xlinker ${cuda_libraries}
   DEPENDS ${plugin_sources} ${plugin_headers}
   COMMENT "Building the CUDA plugin"
   VERBATIM)

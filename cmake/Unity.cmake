@@ -1,12 +1,14 @@
-# unpack_unity(TARGET FILE...): with UNPACK_UNITY, the sources of a folder become one, except FILEs (a folder's name with / behind it: all of it). A new file needs no edit, unless a helper in
-# it has the name of one of its neighbours: rename it, or add it to FILEs.
+# unpack_unity(TARGET FILE...): with UNPACK_UNITY, the sources of a folder become one, except FILEs
+# (a folder's name with / behind it: all of it). A new file needs no edit, unless a helper in it has
+# the name of one of its neighbours: rename it, or add it to FILEs.
 function(unpack_unity target)
   if(NOT UNPACK_UNITY)
     return()
   endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-    target_compile_options(${target} PRIVATE "SHELL:--param ggc-min-heapsize=524288")  # KiB that the compiler fills before it looks for what it can give back
+    # KiB that the compiler fills before it looks for what it can give back.
+    target_compile_options(${target} PRIVATE "SHELL:--param ggc-min-heapsize=524288")
   endif()
   get_target_property(sources ${target} SOURCES)
   foreach(source ${sources})
@@ -16,19 +18,23 @@ function(unpack_unity target)
     if(NOT path MATCHES "\\.cc$" OR path IN_LIST ARGN OR "${folder}/" IN_LIST ARGN)
       continue()
     endif()
-    string(REGEX REPLACE "^(src/[a-z]+)/.*" "\\1" folder ${folder})  # src/model/families goes with src/model
+    # src/model/families goes with src/model.
+    string(REGEX REPLACE "^(src/[a-z]+)/.*" "\\1" folder ${folder})
     string(MAKE_C_IDENTIFIER ${folder} group)
     set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${group})
   endforeach()
 endfunction()
 
-# unpack_precompile(TARGET): with UNPACK_UNITY, what nearly every folder includes of the standard library, fmt and JSON is compiled once; worth it where a target has many folders. Files with
+# unpack_precompile(TARGET): with UNPACK_UNITY, what nearly every folder includes of the standard
+# library, fmt and JSON is compiled once; worth it where a target has many folders. Files with
 # options or definitions of their own read these headers as they stand.
 function(unpack_precompile target)
   if(NOT UNPACK_UNITY)
     return()
   endif()
-  target_precompile_headers(${target} PRIVATE <algorithm> <chrono> <filesystem> <fstream> <functional> <map> <memory> <mutex> <numeric> <optional> <set> <span> <string> <thread> <unordered_map>
+  target_precompile_headers(${target} PRIVATE <algorithm> <chrono> <filesystem> <fstream>
+    <functional> <map> <memory> <mutex> <numeric> <optional> <set> <span> <string> <thread>
+    <unordered_map>
     <variant> <vector> <fmt/format.h> <fmt/ranges.h> ${PROJECT_SOURCE_DIR}/include/unpack/json.h)
   get_target_property(sources ${target} SOURCES)
   foreach(source ${sources})
@@ -40,7 +46,8 @@ function(unpack_precompile target)
   endforeach()
 endfunction()
 
-# unpack_optimise_less(TARGET): a release build of code that no loop of the engine waits for; compiles in two thirds of the time.
+# unpack_optimise_less(TARGET): a release build of code that no loop of the engine waits for;
+# compiles in two thirds of the time.
 function(unpack_optimise_less target)
   if(NOT MSVC)
     target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)

@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Who gets the drink?
 #
-# *Mary and John went to the store. John gave a drink to* ... Mary. A small GPT-2 that comes with `unpack` solves this task. Here we ask it how: which
-# tokens the answer comes from, through which heads, and whether these heads are really needed.
+# *Mary and John went to the store. John gave a drink to* ... Mary. A small GPT-2 that comes with
+# `unpack` solves this task. Here we ask it how: which tokens the answer comes from, through which
+# heads, and whether these heads are really needed.
 
 # %%
 import unpack_engine as up
@@ -13,7 +14,8 @@ m.predict(prompt, top=5)
 
 # %% [markdown]
 # ## One prediction, explained
-# A prompt is prepared once; every question after that is cheap. We ask what speaks for " Mary" against " John".
+# A prompt is prepared once; every question after that is cheap. We ask what speaks for " Mary"
+# against " John".
 
 # %%
 p = m.prepare(prompt)
@@ -31,7 +33,8 @@ r.to_pandas("paths")[["text", "credit", "percent"]].round(3)
 
 # %% [markdown]
 # ## The strongest head, and what feeds it
-# The path at the top ends in a head that copies the name it attends to: a *name mover*. We look at it, and then ask where its queries, keys and values come from.
+# The path at the top ends in a head that copies the name it attends to: a *name mover*. We look at
+# it, and then ask where its queries, keys and values come from.
 
 # %%
 node_total = r.to_pandas("nodes").sum(axis=1)
@@ -59,7 +62,8 @@ for path in p.trace(root=f"{mover}@-1", branch="Q", top_paths=6).paths:
 
 # %% [markdown]
 # ## Is it needed?
-# Attribution is a claim about the model; an intervention tests it. We set the tokens' embeddings to zero one by one and compare the change of the logit difference with the credit.
+# Attribution is a claim about the model; an intervention tests it. We set the tokens' embeddings to
+# zero one by one and compare the change of the logit difference with the credit.
 
 # %%
 import numpy as np
@@ -77,7 +81,10 @@ def ranks(values):
     return np.argsort(np.argsort(values))
 
 
-print(f"rank correlation of credit and drop: {np.corrcoef(ranks(r.token_credit), ranks(drop))[0, 1]:.2f}")
+print(
+    "rank correlation of credit and drop:"
+    f" {np.corrcoef(ranks(r.token_credit), ranks(drop))[0, 1]:.2f}"
+)
 
 # %% [markdown]
 # ## Many prompts

@@ -1,8 +1,10 @@
 # %% [markdown]
 # # A metric of one's own
 #
-# `unpack` answers with plain arrays, so a new question is a few lines of numpy. Here: **how early is a prediction decided?** We measure the layer at
-# which half of the direct credit has been written, compare it with what the layers would predict themselves, and ask how *concentrated* the token credit is.
+# `unpack` answers with plain arrays, so a new question is a few lines of numpy. Here: **how early
+# is a prediction decided?** We measure the layer at which half of the direct credit has been
+# written, compare it with what the layers would predict themselves, and ask how *concentrated* the
+# token credit is.
 
 # %%
 import numpy as np
@@ -19,7 +21,9 @@ prompts = {
 
 # %% [markdown]
 # ## The metric
-# `importance` holds the direct credit of every writer, in canonical order; the layer is part of a writer's name.
+# `importance` holds the direct credit of every writer, in canonical order; the layer is part of a
+# writer's name.
+
 
 # %%
 def layer_of(writer: str) -> int:
@@ -38,7 +42,9 @@ def half_way(result: up.Trace) -> int:
 
 
 def concentration(result: up.Trace) -> float:
-    """How many tokens the credit comes from: 1 / sum of squared shares (the inverse Simpson index)."""
+    """How many tokens the credit comes from: 1 / sum of squared shares (the inverse Simpson
+    index).
+    """
     share = np.abs(result.token_credit) / np.abs(result.token_credit).sum()
     return float(1 / (share**2).sum())
 
@@ -53,8 +59,16 @@ for name, (text, target) in prompts.items():
     lens = m.predict(text, lens=True, top=1).lens
     wanted = result.target["ids"][0]
     first_right = next(i for i, best in enumerate(lens) if best[0].id == wanted)
-    rows.append({"prompt": name, "target": result.target["text"], "probability": result.target["probability"], "half of the credit by layer": half_way(result),
-                 "lens right before layer": first_right, "effective tokens": concentration(result)})  # fmt: skip
+    rows.append(
+        {
+            "prompt": name,
+            "target": result.target["text"],
+            "probability": result.target["probability"],
+            "half of the credit by layer": half_way(result),
+            "lens right before layer": first_right,
+            "effective tokens": concentration(result),
+        }
+    )
 
 import pandas
 
@@ -62,13 +76,17 @@ pandas.DataFrame(rows).round(2)
 
 # %% [markdown]
 # ## How it depends on the method's floor
-# A metric should not hang on a setting. `beta` is the floor of every denominator; a prepared prompt answers for any of its values without another forward pass.
+# A metric should not hang on a setting. `beta` is the floor of every denominator; a prepared prompt
+# answers for any of its values without another forward pass.
 
 # %%
 p = m.prepare(prompts["indirect object"][0])
 for beta in (0.5, 0.8, 1.0):
     result = p.trace(target=" Mary", versus=" John", beta=beta, top_paths=0)
-    print(f"beta {beta}: half of the credit by layer {half_way(result)}, effective tokens {concentration(result):.2f}")
+    print(
+        f"beta {beta}: half of the credit by layer {half_way(result)}, effective tokens"
+        f" {concentration(result):.2f}"
+    )
 
 # %% [markdown]
 # ## Against a baseline
@@ -76,7 +94,10 @@ for beta in (0.5, 0.8, 1.0):
 
 # %%
 for method in ("unpack", "ifr", "attnlrp"):
-    print(f"{method:>8}: effective tokens {concentration(p.trace(target=' Mary', versus=' John', method=method)):.2f}")
+    print(
+        f"{method:>8}: effective tokens"
+        f" {concentration(p.trace(target=' Mary', versus=' John', method=method)):.2f}"
+    )
 
 # %%
 p.trace(target=" Mary", versus=" John", top_paths=8)

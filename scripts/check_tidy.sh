@@ -1,5 +1,6 @@
 #!/bin/sh
-# clang-tidy over the C++ files that changed since a commit (default: the last one), or over the files named. Usage: check_tidy.sh BUILD_DIR [FILE...]
+# clang-tidy over the C++ files that changed since a commit (default: the last one), or over the
+# files named. Usage: check_tidy.sh BUILD_DIR [FILE...]
 set -eu
 cd "$(dirname "$0")/.."
 build=$1

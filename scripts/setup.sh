@@ -1,11 +1,16 @@
 #!/bin/sh
-# Installs the Debian packages that are missing: setup.sh build | python | bench | test | ci | packages | wheel | deb | arm64 | container. As root or through sudo; says what is needed where neither is possible.
+# Installs the Debian packages that are missing: setup.sh build | python | bench | test | ci |
+# packages | wheel | deb | arm64 | container. As root or through sudo; says what is needed where
+# neither is possible.
 set -eu
 
 # libdnnl-dev: for the library itself, whose package is called after its release.
-build="g++ cmake ninja-build pkg-config libdnnl-dev nlohmann-json3-dev libcli11-dev libfmt-dev libcpp-httplib-dev libpcre2-dev libutf8proc-dev"
+build="g++ cmake ninja-build pkg-config libdnnl-dev nlohmann-json3-dev libcli11-dev"
+build="$build libfmt-dev libcpp-httplib-dev libpcre2-dev libutf8proc-dev"
 python="pybind11-dev python3-dev python3-numpy"
-test="zsh fish groff-base libgtest-dev librapidcheck-dev python3 python3-numpy python3-pytest python3-jinja2 python3-scipy python3-networkx graphviz mypy python3-pandas python3-distributed python3-selenium chromium chromium-driver"
+test="zsh fish groff-base libgtest-dev librapidcheck-dev python3 python3-numpy"
+test="$test python3-pytest python3-jinja2 python3-scipy python3-networkx graphviz mypy"
+test="$test python3-pandas python3-distributed python3-selenium chromium chromium-driver"
 ci="clang-format clang-tidy"
 wheel="patchelf python3-build python3-venv"
 deb="debhelper dh-python dpkg-dev lintian"
@@ -25,7 +30,8 @@ case "${1:-build}" in
 esac
 
 if ! command -v dpkg-query >/dev/null 2>&1; then
-  echo "setup: this is not a Debian or Ubuntu system; install what these packages hold, if it is not there yet: $wanted" >&2
+  echo "setup: this is not a Debian or Ubuntu system; install what these packages hold," \
+    "if it is not there yet: $wanted" >&2
   exit 0
 fi
 
@@ -46,12 +52,13 @@ for package in $wanted; do
 done
 [ -n "$missing" ] || exit 0
 
-# Ubuntu has Chromium as a snap alone, and its packages bring a script that asks for it. Where apt knows packages, and none of that name, the browser is
-# left out; `make test` says so.
+# Ubuntu has Chromium as a snap alone, and its packages bring a script that asks for it. Where apt
+# knows packages, and none of that name, the browser is left out; `make test` says so.
 offered() { apt-cache policy "$1" 2>/dev/null | grep -q '^ *Candidate: [^(]'; }
 leave_out_browser() {
   if offered g++ && ! offered chromium; then
-    missing=$(printf '%s' "$missing " | sed -e 's/ chromium / /' -e 's/ chromium-driver / /' -e 's/ $//')
+    missing=$(printf '%s' "$missing " | sed -e 's/ chromium / /' -e 's/ chromium-driver / /' \
+      -e 's/ $//')
   fi
   [ -n "$missing" ] || exit 0
 }
@@ -71,4 +78,5 @@ echo "setup: installing$missing"
 $as_root apt-get update -q
 leave_out_browser
 # shellcheck disable=SC2086  # both are lists
-$as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -q -y --no-install-recommends $missing
+$as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -q -y \
+  --no-install-recommends $missing

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Draws what a command prints, colours included, as an SVG: terminal_svg.py OUT.svg COMMAND [ARG...]
+"""Draws what a command prints, colours included, as an SVG: terminal_svg.py OUT.svg COMMAND
+[ARG...]
 
 The first line of the picture is the command itself. Used for the pictures in the README.
 """
@@ -45,19 +46,25 @@ def apply(codes, style):
 
 
 def width_of(text):
-    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
+        for c in text
+    )
 
 
 def main():
     if len(sys.argv) < 3:
         raise SystemExit(__doc__)
     out, command = sys.argv[1], sys.argv[2:]
-    text = subprocess.run(command, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL).stdout
+    text = subprocess.run(
+        command, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL
+    ).stdout
     shown = ["unpack" if i == 0 else a for i, a in enumerate(command)]
     if "--color" in shown:
         at = shown.index("--color")
-        del shown[at:at + 2]
-    lines = [f"\033[1m$ {' '.join(shlex.quote(a) for a in shown)}\033[0m", ""] + text.rstrip("\n").split("\n")
+        del shown[at : at + 2]
+    prompt = f"\033[1m$ {' '.join(shlex.quote(a) for a in shown)}\033[0m"
+    lines = [prompt, ""] + text.rstrip("\n").split("\n")
     parts, widest = [], 0
     for row, line in enumerate(lines):
         column, style = 0, {}
@@ -68,16 +75,27 @@ def main():
             elif piece:
                 # One element a run, placed by its column: no font is as wide as we think.
                 attributes = "".join(f' {k}="{v}"' for k, v in style.items())
-                length = f' textLength="{width_of(piece) * CELL:.1f}" lengthAdjust="spacingAndGlyphs"'
+                length = (
+                    f' textLength="{width_of(piece) * CELL:.1f}" lengthAdjust="spacingAndGlyphs"'
+                )
                 if piece.strip():
-                    parts.append(f'<text x="{MARGIN + column * CELL:.1f}" y="{y}"{attributes}{length} xml:space="preserve">{html.escape(piece)}</text>')
+                    parts.append(
+                        f'<text x="{MARGIN + column * CELL:.1f}" y="{y}"{attributes}{length}'
+                        f' xml:space="preserve">{html.escape(piece)}</text>'
+                    )
                 column += width_of(piece)
         widest = max(widest, column)
     w, h = widest * CELL + 2 * MARGIN, len(lines) * LINE + 2 * MARGIN
     with open(out, "w") as f:
-        f.write(f'<svg xmlns="http://www.w3.org/2000/svg" width="{w:.0f}" height="{h}" viewBox="0 0 {w:.0f} {h}" '
-                f'font-family="DejaVu Sans Mono, Menlo, Consolas, monospace" font-size="{SIZE}" fill="{FOREGROUND}">\n'
-                f'<rect width="100%" height="100%" rx="8" fill="{BACKGROUND}"/>\n' + "\n".join(parts) + "\n</svg>\n")
+        f.write(
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{w:.0f}" height="{h}"'
+            f' viewBox="0 0 {w:.0f} {h}"'
+            ' font-family="DejaVu Sans Mono, Menlo, Consolas, monospace"'
+            f' font-size="{SIZE}" fill="{FOREGROUND}">\n'
+            f'<rect width="100%" height="100%" rx="8" fill="{BACKGROUND}"/>\n'
+            + "\n".join(parts)
+            + "\n</svg>\n"
+        )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 #!/bin/sh
-# The page's own unit tests, and whether the page in web/dist is what web/src builds. Needs npm; without it, or without its packages, says so and lets pass:
-# the built page is committed, and a real browser tests it all the same.
+# The page's own unit tests, and whether the page in web/dist is what web/src builds. Needs npm;
+# without it, or without its packages, says so and lets pass: the built page is committed, and a
+# real browser tests it all the same.
 set -eu
 cd "$(dirname "$0")/../web"
 if ! command -v npm >/dev/null 2>&1; then
@@ -9,7 +10,8 @@ if ! command -v npm >/dev/null 2>&1; then
 fi
 if [ ! -d node_modules ] && ! npm ci --silent --no-audit --no-fund; then
   if npm install --silent --no-save --no-audit --no-fund; then
-    echo "page: npm ci refuses web/package-lock.json, and npm install does not: mend the lock file" >&2
+    echo "page: npm ci refuses web/package-lock.json, and npm install does not:" \
+      "mend the lock file" >&2
     exit 1
   fi
   echo "page: its npm packages could not be installed, so its unit tests do not run"

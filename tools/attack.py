@@ -5,9 +5,10 @@
     tools/attack.py --minutes 120        # by hand, for hours
     tools/attack.py --surface batch --seed 7 --cases 500
 
-It knows what is allowed: exit 0, 1 or 2; on failure one line of UTF-8 under 500 characters; no number that is not finite in a result; limits
-of time and memory. What breaks a rule is made smaller for as long as it still does, and written to the folder --keep (default attack-findings).
-UNPACK names the program (default: build/release/unpack). The surfaces are in tools/hostile.
+It knows what is allowed: exit 0, 1 or 2; on failure one line of UTF-8 under 500 characters; no
+number that is not finite in a result; limits of time and memory. What breaks a rule is made smaller
+for as long as it still does, and written to the folder --keep (default attack-findings). UNPACK
+names the program (default: build/release/unpack). The surfaces are in tools/hostile.
 """
 import argparse
 import os
@@ -28,7 +29,11 @@ def attempt(surface, case):
             return surface.run(case, Path(place))
         finally:
             for name in os.listdir(place):  # whatever was made there can be removed
-                os.chmod(os.path.join(place, name), 0o700, follow_symlinks=True) if os.path.isdir(os.path.join(place, name)) else None
+                (
+                    os.chmod(os.path.join(place, name), 0o700, follow_symlinks=True)
+                    if os.path.isdir(os.path.join(place, name))
+                    else None
+                )
 
 
 def shrink(surface, case, found, seconds=30):
@@ -65,10 +70,18 @@ def attack(names, seed, seconds=None, cases=None, keep=None, out=sys.stderr):
                     continue
                 case = shrink(surface, case, found)
                 findings.append((name, turn, found, case))
-                print(f"attack: {name}, seed {seed}, case {turn}: {found.problem}: {found.detail}\n    {str(case)[:600]}", file=out)
+                print(
+                    (
+                        f"attack: {name}, seed {seed}, case {turn}: {found.problem}:"
+                        f" {found.detail}\n    {str(case)[:600]}"
+                    ),
+                    file=out,
+                )
                 if keep:
                     Path(keep).mkdir(parents=True, exist_ok=True)
-                    (Path(keep) / f"{name.replace(' ', '-')}-{seed}-{turn}.txt").write_text(f"{found.problem}\n{found.detail}\n{case!r}\n", errors="replace")
+                    (Path(keep) / f"{name.replace(' ', '-')}-{seed}-{turn}.txt").write_text(
+                        f"{found.problem}\n{found.detail}\n{case!r}\n", errors="replace"
+                    )
             turn += 1
     finally:
         for surface in surfaces.values():
@@ -78,19 +91,28 @@ def attack(names, seed, seconds=None, cases=None, keep=None, out=sys.stderr):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, help="for how long (default: half a minute)")
     parser.add_argument("--cases", type=int, help="how many of each surface, instead of a time")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--surface", action="append", choices=list(SURFACES), help="only this one; may be repeated")
+    parser.add_argument(
+        "--surface", action="append", choices=list(SURFACES), help="only this one; may be repeated"
+    )
     parser.add_argument("--keep", default="attack-findings", help="folder for what was found")
     args = parser.parse_args()
     if not os.access(PROGRAM, os.X_OK):
         sys.exit(f"{PROGRAM} is not there: build it, or set UNPACK")
     seconds = None if args.cases else (args.minutes * 60 if args.minutes else 30)
     begin = time.monotonic()
-    tried, findings = attack(args.surface or list(SURFACES), args.seed, seconds, args.cases, args.keep)
-    print(f"{tried} cases in {time.monotonic() - begin:.0f} s, {len(findings)} findings" + (f", in {args.keep}" if findings else ""))
+    tried, findings = attack(
+        args.surface or list(SURFACES), args.seed, seconds, args.cases, args.keep
+    )
+    print(
+        f"{tried} cases in {time.monotonic() - begin:.0f} s, {len(findings)} findings"
+        + (f", in {args.keep}" if findings else "")
+    )
     return 1 if findings else 0
 
 

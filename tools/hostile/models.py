@@ -11,7 +11,9 @@ from hostile.rules import GOLDEN, ROOT, Outcome, run_program
 class ModelFiles:
     """Config, weights, index and tokenizer of a model folder."""
 
-    CASES = sorted(folder.name for folder in GOLDEN.glob("tiny-*") if (folder / "model.safetensors").exists())
+    CASES = sorted(
+        folder.name for folder in GOLDEN.glob("tiny-*") if (folder / "model.safetensors").exists()
+    )
 
     def draw(self, rng):
         folder = rng.choice(self.CASES)
@@ -22,12 +24,16 @@ class ModelFiles:
         data = source.read_bytes()
         if name == "model.safetensors" and rng.random() < 0.8:
             (size,) = struct.unpack("<Q", data[:8])
-            header = json.loads(data[8:8 + size])
+            header = json.loads(data[8 : 8 + size])
             bend(rng, header)
             text = text_of(header).encode()
             if rng.random() < 0.3:
                 text = mangle(rng, text)
-            data = struct.pack("<Q", len(text) + rng.choice([0, 0, 0, 1, -1, 1 << 40])) + text + data[8 + size:]
+            data = (
+                struct.pack("<Q", len(text) + rng.choice([0, 0, 0, 1, -1, 1 << 40]))
+                + text
+                + data[8 + size :]
+            )
         elif name == "config.json" and rng.random() < 0.8:
             config = json.loads(data)
             bend(rng, config)
@@ -41,8 +47,13 @@ class ModelFiles:
         shutil.copytree(GOLDEN / case["folder"], folder, ignore=shutil.ignore_patterns("expected*"))
         (folder / case["name"]).write_bytes(case["data"])
         if case["name"] == "tokenizer.json":
-            return run_program(["tokenize", "Mary and John", "--model", folder, "--json", "-"], results=["-"])
-        return run_program(["trace", "--ids", "1,2,3", "--model", folder, "--top-paths", "2", "--json", "-"], results=["-"])
+            return run_program(
+                ["tokenize", "Mary and John", "--model", folder, "--json", "-"], results=["-"]
+            )
+        return run_program(
+            ["trace", "--ids", "1,2,3", "--model", folder, "--top-paths", "2", "--json", "-"],
+            results=["-"],
+        )
 
     def smaller(self, case):
         if len(case["data"]) < 20_000:
@@ -54,8 +65,12 @@ class Weights:
     """Values of weights: large, small, and of a kind that overflows."""
 
     def draw(self, rng):
-        return {"folder": rng.choice(ModelFiles.CASES), "seed": rng.randrange(1 << 30), "scale": rng.choice([1e3, 1e10, 1e20, 1e30, 1e38, 1e-30]),
-                "part": rng.choice([1.0, 0.1, 0.001])}
+        return {
+            "folder": rng.choice(ModelFiles.CASES),
+            "seed": rng.randrange(1 << 30),
+            "scale": rng.choice([1e3, 1e10, 1e20, 1e30, 1e38, 1e-30]),
+            "part": rng.choice([1.0, 0.1, 0.001]),
+        }
 
     def run(self, case, place):
         rng = random.Random(case["seed"])
@@ -64,7 +79,7 @@ class Weights:
         file = folder / "model.safetensors"
         data = bytearray(file.read_bytes())
         (size,) = struct.unpack("<Q", data[:8])
-        for entry in json.loads(data[8:8 + size]).values():
+        for entry in json.loads(data[8 : 8 + size]).values():
             if entry.get("dtype") != "F32":
                 continue
             begin, end = (8 + size + x for x in entry["data_offsets"])
@@ -75,7 +90,9 @@ class Weights:
                     struct.pack_into("<f", data, at, y if abs(y) < 3.4e38 else 3.4e38)
         file.write_bytes(data)
         for command in (["trace", "--top-paths", "3"], ["predict"], ["interactions"]):
-            found = run_program([*command, "--ids", "1,2,3", "--model", folder, "--json", "-"], results=["-"])
+            found = run_program(
+                [*command, "--ids", "1,2,3", "--model", folder, "--json", "-"], results=["-"]
+            )
             if found:
                 return found
         return Outcome()

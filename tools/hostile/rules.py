@@ -1,4 +1,6 @@
-"""What is allowed: exit 0, 1 or 2, one line on failure, finite numbers, limits of time and memory."""
+"""What is allowed: exit 0, 1 or 2, one line on failure, finite numbers, limits of time and
+memory.
+"""
 import json
 import os
 import re
@@ -12,8 +14,12 @@ PROGRAM = os.environ.get("UNPACK", str(ROOT / "build" / "release" / "unpack"))
 GOLDEN = ROOT / "tests" / "golden"
 # A GPU's driver takes more addresses than a case may have, and is none of ours.
 os.environ.setdefault("UNPACK_CUDA_PLUGIN", "")
-TIME_LIMIT = float(os.environ.get("UNPACK_ATTACK_SECONDS", "20"))  # of one case; a slow machine may raise it
-PATIENCE = 4  # so many times that on the clock: a busy machine makes a program wait, which is not what is measured
+TIME_LIMIT = float(
+    os.environ.get("UNPACK_ATTACK_SECONDS", "20")
+)  # of one case; a slow machine may raise it
+# So many times that on the clock: a busy machine makes a program wait, which is not what is
+# measured.
+PATIENCE = 4
 MEMORY_LIMIT = 4 << 30  # address space
 LONGEST_LINE = 500
 
@@ -75,14 +81,32 @@ def limited_in_time():
 
 
 def run_program(args, stdin=b"", results=None, place=None):
-    """One call of the program, in the folder `place`. `results`: files of JSON that it may leave."""
+    """One call of the program, in the folder `place`. `results`: files of JSON that it may
+    leave.
+    """
     try:
-        done = subprocess.run([os.fsencode(PROGRAM), *[a if isinstance(a, bytes) else os.fsencode(str(a)) for a in args]], input=stdin, capture_output=True,
-                              timeout=PATIENCE * TIME_LIMIT, preexec_fn=limited_in_time, cwd=place)
+        done = subprocess.run(
+            [
+                os.fsencode(PROGRAM),
+                *[a if isinstance(a, bytes) else os.fsencode(str(a)) for a in args],
+            ],
+            input=stdin,
+            capture_output=True,
+            timeout=PATIENCE * TIME_LIMIT,
+            preexec_fn=limited_in_time,
+            cwd=place,
+        )
     except subprocess.TimeoutExpired:
         return Outcome("over the time limit", f"{PATIENCE * TIME_LIMIT} s on the clock")
-    except (ValueError, OSError) as error:  # a NUL or too long an argument: the system refuses it, not the program
-        return Outcome() if not isinstance(error, FileNotFoundError) else Outcome("the program is not there", str(error))
+    except (
+        ValueError,
+        OSError,
+    ) as error:  # a NUL or too long an argument: the system refuses it, not the program
+        return (
+            Outcome()
+            if not isinstance(error, FileNotFoundError)
+            else Outcome("the program is not there", str(error))
+        )
     if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
         return Outcome("over the time limit", f"{TIME_LIMIT} s of a processor")
     if done.returncode not in (0, 1, 2):

@@ -15,7 +15,10 @@ from hostile.rules import LONGEST_LINE, PROGRAM, TIME_LIMIT, Outcome, judge_json
 class Requests:
     """HTTP requests to a running server."""
 
-    ENDPOINTS = ["tokenize", "predict", "trace", "paths", "reroot", "interactions", "intervene", "prove", "sources", "reads", "writes", "attention", "lens", "suggest", "words", "attribute", "cost"]
+    ENDPOINTS = [
+        "tokenize", "predict", "trace", "paths", "reroot", "interactions", "intervene", "prove",
+        "sources", "reads", "writes", "attention", "lens", "suggest", "words", "attribute", "cost"
+    ]
 
     def __init__(self):
         self.process = None
@@ -23,8 +26,12 @@ class Requests:
     def start(self):
         if self.process is not None and self.process.poll() is None:
             return
-        self.process = subprocess.Popen([PROGRAM, "serve", "--port", "0", "--time-limit", "5", "--cache", "64"], stderr=subprocess.PIPE, text=True,
-                                        env={**os.environ, "HF_HUB_CACHE": "/nonexistent"})
+        self.process = subprocess.Popen(
+            [PROGRAM, "serve", "--port", "0", "--time-limit", "5", "--cache", "64"],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "HF_HUB_CACHE": "/nonexistent"},
+        )
         self.port = int(re.search(r":(\d+)/", self.process.stderr.readline()).group(1))
 
     def close(self):
@@ -40,16 +47,31 @@ class Requests:
 
     def draw(self, rng):
         body = text_of(fields(rng)).encode("utf-8", "surrogatepass")
-        return {"name": rng.choice(self.ENDPOINTS), "body": mangle(rng, body) if rng.random() < 0.3 else body,
-                "head": rng.choice([None, None, None, {"Content-Type": "text/plain"}, {"Host": "evil.example"}, {"Origin": "http://evil.example"}, {"Content-Encoding": "gzip"}]),
-                "raw": rng.random() < 0.1}
+        return {
+            "name": rng.choice(self.ENDPOINTS),
+            "body": mangle(rng, body) if rng.random() < 0.3 else body,
+            "head": rng.choice(
+                [
+                    None,
+                    None,
+                    None,
+                    {"Content-Type": "text/plain"},
+                    {"Host": "evil.example"},
+                    {"Origin": "http://evil.example"},
+                    {"Content-Encoding": "gzip"},
+                ]
+            ),
+            "raw": rng.random() < 0.1,
+        }
 
     def run(self, case, place):
         self.start()
         begin = time.monotonic()
         try:
             if case["raw"]:
-                with socket.create_connection(("127.0.0.1", self.port), timeout=TIME_LIMIT) as connection:
+                with socket.create_connection(
+                    ("127.0.0.1", self.port), timeout=TIME_LIMIT
+                ) as connection:
                     connection.sendall(case["body"][:50] + b"\r\n\r\n")
                     connection.shutdown(socket.SHUT_WR)
                     while connection.recv(65536):
@@ -57,14 +79,21 @@ class Requests:
                 status, answer = 400, b'{"error": "raw"}'
             else:
                 connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIME_LIMIT)
-                connection.request("POST", "/api/" + case["name"], case["body"], {"Content-Type": "application/json", **(case["head"] or {})})
+                connection.request(
+                    "POST",
+                    "/api/" + case["name"],
+                    case["body"],
+                    {"Content-Type": "application/json", **(case["head"] or {})},
+                )
                 response = connection.getresponse()
                 status, answer = response.status, response.read()
                 connection.close()
         except OSError as error:
             if self.process.poll() is not None:
                 return Outcome(f"the server ended with {self.process.returncode}", str(error))
-            status, answer = 400, b'{"error": "closed"}' if time.monotonic() - begin < TIME_LIMIT else b""
+            status, answer = 400, (
+                b'{"error": "closed"}' if time.monotonic() - begin < TIME_LIMIT else b""
+            )
             if not answer:
                 return Outcome("no answer within the time limit", str(error))
         if status >= 500 and status not in (503, 504):

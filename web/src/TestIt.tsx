@@ -8,7 +8,8 @@ import { parseNode } from './nodes';
 import { edgeText, type Edge } from './routes';
 import type { Intervention, Target } from './types';
 
-export type Suspect = { nodes: string[]; name: string } | { token: number; text: string } | { edge: Edge };
+export type Suspect =
+  { nodes: string[]; name: string } | { token: number; text: string } | { edge: Edge };
 
 interface Props {
   suspect: Suspect;
@@ -19,9 +20,21 @@ interface Props {
   onOther: () => void; // where the second prompt is given
 }
 
-const PROMPT = ['model', 'prompt', 'no_bos', 'target', 'target_ids', 'versus', 'versus_ids', 'raw_logit', 'position'];
+const PROMPT = [
+  'model',
+  'prompt',
+  'no_bos',
+  'target',
+  'target_ids',
+  'versus',
+  'versus_ids',
+  'raw_logit',
+  'position',
+];
 export const interventionBody = (body: Body, target: Target): Body => {
-  const question = Object.fromEntries(Object.entries(body).filter(([name]) => PROMPT.includes(name)));
+  const question = Object.fromEntries(
+    Object.entries(body).filter(([name]) => PROMPT.includes(name)),
+  );
   // By id: what the trace was of, whatever the spelling.
   if (!('target' in question) && !('target_ids' in question)) question.target_ids = target.ids;
   return question;
@@ -51,22 +64,50 @@ export function TestIt({ suspect, body, target, credit, other, onOther }: Props)
     setState('idle');
   }, [JSON.stringify([suspect, body, other])]);
   const nodes = 'nodes' in suspect ? suspect.nodes : [];
-  const name = 'nodes' in suspect ? suspect.name : 'token' in suspect ? `the token ${tokenText(suspect.text)}` : edgeText(suspect.edge);
+  const name =
+    'nodes' in suspect
+      ? suspect.name
+      : 'token' in suspect
+        ? `the token ${tokenText(suspect.text)}`
+        : edgeText(suspect.edge);
   const needsOther = ('edge' in suspect || ('nodes' in suspect && how === 'resample')) && !other;
 
   const trials = (): { name: string; change: Body }[] => {
-    if ('token' in suspect) return [{ name: 'its embedding is set to zero', change: { zero: [suspect.token] } }];
-    if ('edge' in suspect) return [{ name: 'the edge carries what it does in the second prompt', change: { edges: [edgeText(suspect.edge)], ...patchBody(body, other) } }];
+    if ('token' in suspect)
+      return [{ name: 'its embedding is set to zero', change: { zero: [suspect.token] } }];
+    if ('edge' in suspect)
+      return [
+        {
+          name: 'the edge carries what it does in the second prompt',
+          change: { edges: [edgeText(suspect.edge)], ...patchBody(body, other) },
+        },
+      ];
     const components = everywhere ? [...new Set(nodes.map((node) => parseNode(node).name))] : nodes;
     if (how === 'hide')
       return components.length === 1
-        ? (['attention', 'mlp'] as const).map((channel) => ({ name: channel === 'attention' ? 'no later head reads it' : 'no later MLP reads it', change: { cut: parseNode(nodes[0]).name, channel } }))
+        ? (['attention', 'mlp'] as const).map((channel) => ({
+            name: channel === 'attention' ? 'no later head reads it' : 'no later MLP reads it',
+            change: { cut: parseNode(nodes[0]).name, channel },
+          }))
         : [];
     const label = how === 'zero' ? 'nothing' : how === 'mean' ? 'the mean' : 'the second prompt’s';
     return [
       {
-        name: scale === 0 ? `it writes ${how === 'zero' ? 'nothing' : how === 'mean' ? 'its mean' : 'what it does in the second prompt'}` : `${number(scale)} times its distance from ${label} is written`,
-        change: { components, ablate: how, ...(scale !== 0 ? { scale } : {}), ...(how === 'resample' ? patchBody(body, other) : {}) },
+        name:
+          scale === 0
+            ? 'it writes ' +
+              (how === 'zero'
+                ? 'nothing'
+                : how === 'mean'
+                  ? 'its mean'
+                  : 'what it does in the second prompt')
+            : `${number(scale)} times its distance from ${label} is written`,
+        change: {
+          components,
+          ablate: how,
+          ...(scale !== 0 ? { scale } : {}),
+          ...(how === 'resample' ? patchBody(body, other) : {}),
+        },
       },
     ];
   };
@@ -75,7 +116,11 @@ export function TestIt({ suspect, body, target, credit, other, onOther }: Props)
     try {
       const question = interventionBody(body, target);
       const out: Outcome[] = [];
-      for (const trial of trials()) out.push({ name: trial.name, answer: await once<Intervention>('intervene', { ...question, ...trial.change }) });
+      for (const trial of trials())
+        out.push({
+          name: trial.name,
+          answer: await once<Intervention>('intervene', { ...question, ...trial.change }),
+        });
       setOutcome(out);
       setState('idle');
     } catch (error) {
@@ -84,24 +129,52 @@ export function TestIt({ suspect, body, target, credit, other, onOther }: Props)
   };
   return (
     <div class="test">
-      <p class="small"><span class="name">{name}</span></p>
+      <p class="small">
+        <span class="name">{name}</span>
+      </p>
       {'nodes' in suspect && (
         <>
           <label class="field">
-            <span>Replace what {nodes.length > 1 ? 'they write' : 'it writes'} by <Term of={how === 'hide' ? 'hide' : 'ablation'} /></span>
-            <select id="ablate" value={how} onChange={(event) => setHow(event.currentTarget.value as How)}>
-              {HOW.filter((each) => each.how !== 'hide' || nodes.length === 1).map((each) => <option key={each.how} value={each.how}>{each.label}</option>)}
+            <span>
+              Replace what {nodes.length > 1 ? 'they write' : 'it writes'} by{' '}
+              <Term of={how === 'hide' ? 'hide' : 'ablation'} />
+            </span>
+            <select
+              id="ablate"
+              value={how}
+              onChange={(event) => setHow(event.currentTarget.value as How)}
+            >
+              {HOW.filter((each) => each.how !== 'hide' || nodes.length === 1).map((each) => (
+                <option key={each.how} value={each.how}>
+                  {each.label}
+                </option>
+              ))}
             </select>
           </label>
           {how !== 'hide' && (
             <>
               <label class="check">
-                <input id="everywhere" type="checkbox" checked={everywhere} onChange={(event) => setEverywhere(event.currentTarget.checked)} />
+                <input
+                  id="everywhere"
+                  type="checkbox"
+                  checked={everywhere}
+                  onChange={(event) => setEverywhere(event.currentTarget.checked)}
+                />
                 at every position, not just {nodes.length > 1 ? 'theirs' : 'here'}
               </label>
               <label class="field inline">
-                <span>Scale <Term of="scale" /></span>
-                <input id="scale" type="range" min={-2} max={3} step={0.25} value={scale} onInput={(event) => setScale(Number(event.currentTarget.value))} />
+                <span>
+                  Scale <Term of="scale" />
+                </span>
+                <input
+                  id="scale"
+                  type="range"
+                  min={-2}
+                  max={3}
+                  step={0.25}
+                  value={scale}
+                  onInput={(event) => setScale(Number(event.currentTarget.value))}
+                />
                 <output>{number(scale)}</output>
               </label>
             </>
@@ -110,17 +183,49 @@ export function TestIt({ suspect, body, target, credit, other, onOther }: Props)
       )}
       {needsOther && (
         <p class="small muted">
-          This needs a second prompt with as many tokens. <button type="button" class="link" onClick={onOther}>Give one under Compare</button>
+          This needs a second prompt with as many tokens.{' '}
+          <button type="button" class="link" onClick={onOther}>
+            Give one under Compare
+          </button>
         </p>
       )}
-      <button id="run-test" type="button" class="primary" disabled={state === 'busy' || needsOther} onClick={run}>{state === 'busy' ? 'Measuring…' : 'Run it'}</button>
-      {state !== 'idle' && state !== 'busy' && <p class="problem" role="alert">{state}</p>}
-      {outcome && <Outcomes outcome={outcome} credit={credit} target={target} hidden={how === 'hide' && 'nodes' in suspect} />}
+      <button
+        id="run-test"
+        type="button"
+        class="primary"
+        disabled={state === 'busy' || needsOther}
+        onClick={run}
+      >
+        {state === 'busy' ? 'Measuring…' : 'Run it'}
+      </button>
+      {state !== 'idle' && state !== 'busy' && (
+        <p class="problem" role="alert">
+          {state}
+        </p>
+      )}
+      {outcome && (
+        <Outcomes
+          outcome={outcome}
+          credit={credit}
+          target={target}
+          hidden={how === 'hide' && 'nodes' in suspect}
+        />
+      )}
     </div>
   );
 }
 
-function Outcomes({ outcome, credit, target, hidden }: { outcome: Outcome[]; credit: number | null; target: Target; hidden: boolean }) {
+function Outcomes({
+  outcome,
+  credit,
+  target,
+  hidden,
+}: {
+  outcome: Outcome[];
+  credit: number | null;
+  target: Target;
+  hidden: boolean;
+}) {
   const changes = outcome.map(({ answer }) => answer.cut.target - answer.clean.target);
   const largest = Math.max(1e-30, Math.abs(credit ?? 0), ...changes.map(Math.abs));
   const versus = target.versus_text ? ` against ${quoted(target.versus_text)}` : '';
@@ -130,54 +235,113 @@ function Outcomes({ outcome, credit, target, hidden }: { outcome: Outcome[]; cre
         <tbody>
           {credit !== null && (
             <tr>
-              <th scope="row">credit that went through it<br /><span class="muted">a contribution</span></th>
-              <td class="wide"><SignedMeter value={credit} largest={largest} /><span class="value">{signed(credit)}</span></td>
+              <th scope="row">
+                credit that went through it
+                <br />
+                <span class="muted">a contribution</span>
+              </th>
+              <td class="wide">
+                <SignedMeter value={credit} largest={largest} />
+                <span class="value">{signed(credit)}</span>
+              </td>
             </tr>
           )}
           {outcome.map(({ name, answer }, i) => (
             <tr key={name}>
               <th scope="row">
-                measured change of {quoted(target.text)}{versus} when {name}
+                measured change of {quoted(target.text)}
+                {versus} when {name}
                 <br />
-                <span class="muted">logit difference {number(answer.clean.target)} → {number(answer.cut.target)}</span>
+                <span class="muted">
+                  logit difference {number(answer.clean.target)} → {number(answer.cut.target)}
+                </span>
               </th>
-              <td class="wide"><SignedMeter value={changes[i]} largest={largest} /><span class="value">{signed(changes[i])}</span></td>
+              <td class="wide">
+                <SignedMeter value={changes[i]} largest={largest} />
+                <span class="value">{signed(changes[i])}</span>
+              </td>
             </tr>
           ))}
         </tbody>
       </table>
-      {outcome.map(({ name, answer }) => <BeforeAfter key={name} title={outcome.length > 1 ? name : ''} answer={answer} target={target} />)}
+      {outcome.map(({ name, answer }) => (
+        <BeforeAfter
+          key={name}
+          title={outcome.length > 1 ? name : ''}
+          answer={answer}
+          target={target}
+        />
+      ))}
       <p class="small muted">
         {hidden
           ? 'Only its readers lost it: what it writes straight to the output stays. '
-          : 'A contribution and a measured effect need not agree: other parts can make up for what is taken away, and norms and attention change with it. '}
+          : 'A contribution and a measured effect need not agree: other parts can make up for ' +
+            'what is taken away, and norms and attention change with it. '}
       </p>
     </>
   );
 }
 
-function BeforeAfter({ title, answer, target }: { title: string; answer: Intervention; target: Target }) {
-  const after = new Map(answer.cut.predictions.map((prediction) => [prediction.id, prediction.probability]));
-  const before = new Map(answer.clean.predictions.map((prediction) => [prediction.id, prediction.probability]));
-  const texts = new Map([...answer.clean.predictions, ...answer.cut.predictions].map((prediction) => [prediction.id, prediction.text]));
-  const ids = [...texts.keys()].filter((id) => answer.clean.predictions.slice(0, 4).some((p) => p.id === id) || answer.cut.predictions.slice(0, 4).some((p) => p.id === id) || target.ids.includes(id));
+function BeforeAfter({
+  title,
+  answer,
+  target,
+}: {
+  title: string;
+  answer: Intervention;
+  target: Target;
+}) {
+  const after = new Map(
+    answer.cut.predictions.map((prediction) => [prediction.id, prediction.probability]),
+  );
+  const before = new Map(
+    answer.clean.predictions.map((prediction) => [prediction.id, prediction.probability]),
+  );
+  const texts = new Map(
+    [...answer.clean.predictions, ...answer.cut.predictions].map((prediction) => [
+      prediction.id,
+      prediction.text,
+    ]),
+  );
+  const ids = [...texts.keys()].filter(
+    (id) =>
+      answer.clean.predictions.slice(0, 4).some((p) => p.id === id) ||
+      answer.cut.predictions.slice(0, 4).some((p) => p.id === id) ||
+      target.ids.includes(id),
+  );
   const row = (p: number | undefined) => (p === undefined ? 'not among ten' : probability(p));
   return (
     <table class="before-after">
-      <thead><tr><th scope="col">{title || 'next token'}</th><th scope="col" class="number">before</th><th scope="col" class="number">after</th></tr></thead>
+      <thead>
+        <tr>
+          <th scope="col">{title || 'next token'}</th>
+          <th scope="col" class="number">
+            before
+          </th>
+          <th scope="col" class="number">
+            after
+          </th>
+        </tr>
+      </thead>
       <tbody>
         <tr class="chosen">
-          <th scope="row" class="word">{tokenText(target.text)}</th>
+          <th scope="row" class="word">
+            {tokenText(target.text)}
+          </th>
           <td class="number">{probability(answer.clean.probability)}</td>
           <td class="number">{probability(answer.cut.probability)}</td>
         </tr>
-        {ids.filter((id) => !target.ids.includes(id)).map((id) => (
-          <tr key={id}>
-            <th scope="row" class="word">{tokenText(texts.get(id) ?? '')}</th>
-            <td class="number">{row(before.get(id))}</td>
-            <td class="number">{row(after.get(id))}</td>
-          </tr>
-        ))}
+        {ids
+          .filter((id) => !target.ids.includes(id))
+          .map((id) => (
+            <tr key={id}>
+              <th scope="row" class="word">
+                {tokenText(texts.get(id) ?? '')}
+              </th>
+              <td class="number">{row(before.get(id))}</td>
+              <td class="number">{row(after.get(id))}</td>
+            </tr>
+          ))}
       </tbody>
     </table>
   );

@@ -19,7 +19,8 @@ interface Props {
   onChoose: (choice: Choice | 'none' | 'raw') => void;
 }
 
-// A token by its spelling. Both spellings, with a space in front and without, are listed with their probabilities: they are different tokens.
+// A token by its spelling. Both spellings, with a space in front and without, are listed with their
+// probabilities: they are different tokens.
 export function TokenField({ id, label, shown, chosen, body, fixed, onChoose }: Props) {
   const [typed, setTyped] = useState<string | null>(null); // null: closed
   const [list, setList] = useState<Prediction[]>([]);
@@ -33,7 +34,11 @@ export function TokenField({ id, label, shown, chosen, body, fixed, onChoose }: 
     if (!open) return;
     const controller = new AbortController();
     const timer = setTimeout(() => {
-      once<{ suggestions: Prediction[] }>('suggest', { ...body, text: typed, top: 8 }, controller.signal).then(
+      once<{ suggestions: Prediction[] }>(
+        'suggest',
+        { ...body, text: typed, top: 8 },
+        controller.signal,
+      ).then(
         (answer) => {
           setList(answer.suggestions);
           setAt(0);
@@ -83,7 +88,11 @@ export function TokenField({ id, label, shown, chosen, body, fixed, onChoose }: 
         onKeyDown={(event) => {
           if (event.key === 'ArrowDown' || event.key === 'ArrowUp') {
             event.preventDefault();
-            setAt((old) => (old + (event.key === 'ArrowDown' ? 1 : options.length - 1)) % Math.max(1, options.length));
+            setAt(
+              (old) =>
+                (old + (event.key === 'ArrowDown' ? 1 : options.length - 1)) %
+                Math.max(1, options.length),
+            );
           } else if (event.key === 'Enter') {
             event.preventDefault();
             take(options[at]);
@@ -117,7 +126,11 @@ export function TokenField({ id, label, shown, chosen, body, fixed, onChoose }: 
               )}
             </li>
           ))}
-          {problem && <li class="muted" role="option" aria-selected={false}>{problem}</li>}
+          {problem && (
+            <li class="muted" role="option" aria-selected={false}>
+              {problem}
+            </li>
+          )}
         </ul>
       )}
     </span>

@@ -15,8 +15,9 @@ export class Problem extends Error {
   }
 }
 
-// A server that asks for a token (unpack serve --token) gets it with every request. It comes from the address once, as #token=T or ?token=T, and is taken out of it, so
-// that no link gives it away; the browser's tab keeps it.
+// A server that asks for a token (unpack serve --token) gets it with every request. It comes from
+// the address once, as #token=T or ?token=T, and is taken out of it, so that no link gives it away;
+// the browser's tab keeps it.
 const KEPT_AS = 'unpack-token';
 let token: string | null = null;
 
@@ -32,7 +33,8 @@ export function keepToken(given: string): void {
 export const hasToken = (): boolean => token !== null;
 
 export function takeToken(): void {
-  const hash = new URLSearchParams(location.hash.replace(/^#/, '')), search = new URLSearchParams(location.search);
+  const hash = new URLSearchParams(location.hash.replace(/^#/, '')),
+    search = new URLSearchParams(location.search);
   const given = hash.get('token') ?? search.get('token');
   if (given === null) {
     try {
@@ -49,11 +51,20 @@ export function takeToken(): void {
 
 export const GONE = 'the server does not answer; is unpack serve still running?';
 
-export async function request(path: string, body: Body | null, signal: AbortSignal, ticket?: string): Promise<string> {
+export async function request(
+  path: string,
+  body: Body | null,
+  signal: AbortSignal,
+  ticket?: string,
+): Promise<string> {
   const send = () =>
     fetch(path, {
       method: body ? 'POST' : 'GET',
-      headers: { ...(body ? { 'Content-Type': 'application/json' } : {}), ...(ticket ? { 'X-Unpack-Ticket': ticket } : {}), ...(token ? { Authorization: `Bearer ${token}` } : {}) },
+      headers: {
+        ...(body ? { 'Content-Type': 'application/json' } : {}),
+        ...(ticket ? { 'X-Unpack-Ticket': ticket } : {}),
+        ...(token ? { Authorization: `Bearer ${token}` } : {}),
+      },
       body: body ? JSON.stringify(body) : undefined,
       signal,
     });
@@ -61,7 +72,8 @@ export async function request(path: string, body: Body | null, signal: AbortSign
   try {
     response = await send().catch(async (error) => {
       if (signal.aborted) throw error;
-      // A connection that the browser kept open may have been closed at the other end: a new one tells.
+      // A connection that the browser kept open may have been closed at the other end: a new one
+      // tells.
       await new Promise((done) => setTimeout(done, 100));
       return send();
     });
@@ -86,9 +98,16 @@ export async function request(path: string, body: Body | null, signal: AbortSign
   throw new Problem(response.status, message);
 }
 
-export const newTicket = (): string => [...crypto.getRandomValues(new Uint8Array(12))].map((byte) => byte.toString(16).padStart(2, '0')).join('');
+export const newTicket = (): string =>
+  [...crypto.getRandomValues(new Uint8Array(12))]
+    .map((byte) => byte.toString(16).padStart(2, '0'))
+    .join('');
 
 // For a single press of a button.
-export async function once<T>(name: string, body: Body, signal: AbortSignal = new AbortController().signal): Promise<T> {
+export async function once<T>(
+  name: string,
+  body: Body,
+  signal: AbortSignal = new AbortController().signal,
+): Promise<T> {
   return JSON.parse(await request(`/api/${name}`, body, signal)) as T;
 }

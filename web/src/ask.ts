@@ -1,5 +1,5 @@
-// Questions on their way, apart from the views that wait for them: what was answered is kept, what failed can be tried again, what takes long says how far it is and
-// can be cancelled.
+// Questions on their way, apart from the views that wait for them: what was answered is kept, what
+// failed can be tried again, what takes long says how far it is and can be cancelled.
 import { useLayoutEffect, useReducer, useRef } from 'preact/hooks';
 import { Problem, newTicket, request, type Body } from './api';
 import type { QueueAnswer } from './types';
@@ -7,7 +7,8 @@ import type { QueueAnswer } from './types';
 const KEPT = 40;
 const POLL = 300; // ms between looks at the queue
 const PATIENCE = 350; // ms before a waiting question is worth a word
-export const AFTERWARDS = 250; // ms before sentences are asked for: the graph comes first, and the second click of a double click
+// Ms before sentences are asked for: the graph comes first, and the second click of a double click.
+export const AFTERWARDS = 250;
 const AGAIN = 2000; // ms before a temporary failure is tried again
 
 export type Status = 'idle' | 'busy' | 'done' | 'failed' | 'cancelled';
@@ -33,7 +34,8 @@ interface Flight {
 }
 const flying = new Map<string, Flight>();
 
-// Asks that can wait: they step aside for a question that was just put, and go on after it if anybody still wants them.
+// Asks that can wait: they step aside for a question that was just put, and go on after it if
+// anybody still wants them.
 interface Aside {
   stop: () => void;
   start: () => void;
@@ -50,7 +52,8 @@ function send(name: string, body: Body | null): Flight {
   return { stop, ticket, answer: request(`/api/${name}`, body, stop.signal, ticket) };
 }
 
-// Asks ahead of the view and waits for the answer, though not for long: a quick answer is drawn once, without a frame that only says that the old one is old.
+// Asks ahead of the view and waits for the answer, though not for long: a quick answer is drawn
+// once, without a frame that only says that the old one is old.
 export async function askAhead(name: string, body: Body | null, patience: number): Promise<void> {
   const key = keyOf(name, body);
   if (answers.has(key)) return;
@@ -58,10 +61,16 @@ export async function askAhead(name: string, body: Body | null, patience: number
   asides.forEach((aside) => aside.stop());
   const flight = send(name, body);
   flying.set(key, flight);
-  void flight.answer.catch(() => undefined).then(() => setTimeout(() => (hurried -= 1) === 0 && asides.forEach((aside) => aside.start()), AFTER));
-  const arrival = flight.answer.then((text) => keep(key, JSON.parse(text))).catch(() => undefined); // useAsk says what is wrong
+  void flight.answer
+    .catch(() => undefined)
+    .then(() =>
+      setTimeout(() => (hurried -= 1) === 0 && asides.forEach((aside) => aside.start()), AFTER),
+    );
+  // UseAsk says what is wrong.
+  const arrival = flight.answer.then((text) => keep(key, JSON.parse(text))).catch(() => undefined);
   await Promise.race([arrival, new Promise((done) => setTimeout(done, patience))]);
-  // Whoever shows it takes it over in this very turn; a question that nobody asks any more is taken back.
+  // Whoever shows it takes it over in this very turn; a question that nobody asks any more is taken
+  // back.
   setTimeout(() => flying.get(key) === flight && (flying.delete(key), flight.stop.abort()), 50);
 }
 
@@ -79,11 +88,23 @@ interface Inner<T> {
   place: QueueAnswer | null;
 }
 
-// `name` null: nothing is asked. The latest question only; another one takes the old one back. `delay`: for text that is still being typed. `aside`: it can wait.
-export function useAsk<T>(name: string | null, body: Body | null, delay = 0, aside = false): Ask<T> {
+// `name` null: nothing is asked. The latest question only; another one takes the old one back.
+// `delay`: for text that is still being typed. `aside`: it can wait.
+export function useAsk<T>(
+  name: string | null,
+  body: Body | null,
+  delay = 0,
+  aside = false,
+): Ask<T> {
   const key = name === null ? null : keyOf(name, body);
   const [, draw] = useReducer<number, null>((n) => n + 1, 0);
-  const state = useRef<Inner<T>>({ status: 'idle', data: null, key: null, problem: null, place: null });
+  const state = useRef<Inner<T>>({
+    status: 'idle',
+    data: null,
+    key: null,
+    problem: null,
+    place: null,
+  });
   const controller = useRef<AbortController | null>(null);
   const run = useRef<(automatic: boolean) => void>(() => undefined);
 
@@ -93,18 +114,27 @@ export function useAsk<T>(name: string | null, body: Body | null, delay = 0, asi
   };
 
   // An answer that is known shows at once, without a frame of the old one.
-  if (key !== null && state.current.key !== key && answers.has(key)) state.current = { status: 'done', data: answers.get(key) as T, key, problem: null, place: null };
+  if (key !== null && state.current.key !== key && answers.has(key))
+    state.current = {
+      status: 'done',
+      data: answers.get(key) as T,
+      key,
+      problem: null,
+      place: null,
+    };
 
   // Sent with the frame that asks, not after it.
   useLayoutEffect(() => {
     if (key === null || name === null) {
-      if (state.current.status !== 'idle') set({ status: 'idle', data: null, key: null, problem: null, place: null });
+      if (state.current.status !== 'idle')
+        set({ status: 'idle', data: null, key: null, problem: null, place: null });
       return;
     }
     if (answers.has(key)) {
       keep(key, answers.get(key));
       flying.delete(key);
-      if (state.current.key !== key || state.current.status !== 'done') set({ status: 'done', data: answers.get(key) as T, key, problem: null, place: null });
+      if (state.current.key !== key || state.current.status !== 'done')
+        set({ status: 'done', data: answers.get(key) as T, key, problem: null, place: null });
       return;
     }
     const timers: number[] = [];
@@ -123,12 +153,20 @@ export function useAsk<T>(name: string | null, body: Body | null, delay = 0, asi
       const look = async () => {
         if (mine.signal.aborted) return;
         try {
-          const place = JSON.parse(await request(`/api/queue?ticket=${ticket}`, null, mine.signal)) as QueueAnswer;
-          if (!mine.signal.aborted && controller.current === mine && state.current.status === 'busy') set({ place });
+          const place = JSON.parse(
+            await request(`/api/queue?ticket=${ticket}`, null, mine.signal),
+          ) as QueueAnswer;
+          if (
+            !mine.signal.aborted &&
+            controller.current === mine &&
+            state.current.status === 'busy'
+          )
+            set({ place });
         } catch {
           // the question itself will say what is wrong
         }
-        if (!mine.signal.aborted && controller.current === mine && state.current.status === 'busy') later(POLL, look);
+        if (!mine.signal.aborted && controller.current === mine && state.current.status === 'busy')
+          later(POLL, look);
       };
       later(PATIENCE, look);
       flight.answer.then(
@@ -143,7 +181,11 @@ export function useAsk<T>(name: string | null, body: Body | null, delay = 0, asi
           if (mine.signal.aborted) return;
           controller.current = null;
           set({ status: 'failed', problem: error, place: null });
-          if (error.temporary && error.status !== 504) later(AGAIN, () => controller.current === null && state.current.status === 'failed' && start(true));
+          if (error.temporary && error.status !== 504)
+            later(
+              AGAIN,
+              () => controller.current === null && state.current.status === 'failed' && start(true),
+            );
         },
       );
     };
@@ -174,7 +216,14 @@ export function useAsk<T>(name: string | null, body: Body | null, delay = 0, asi
 
   const inner = state.current;
   return {
-    status: key === null ? 'idle' : inner.key === key ? 'done' : inner.status === 'done' ? 'busy' : inner.status,
+    status:
+      key === null
+        ? 'idle'
+        : inner.key === key
+          ? 'done'
+          : inner.status === 'done'
+            ? 'busy'
+            : inner.status,
     data: key === null ? null : inner.data,
     stale: inner.data !== null && inner.key !== key,
     problem: inner.problem,

@@ -26,7 +26,8 @@ const cell = (value: string | number): string => {
   return /[",\n\r]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text;
 };
 
-export const toCsv = (rows: (string | number)[][]): string => `\ufeff${rows.map((row) => row.map(cell).join(',')).join('\r\n')}\r\n`;
+export const toCsv = (rows: (string | number)[][]): string =>
+  `\ufeff${rows.map((row) => row.map(cell).join(',')).join('\r\n')}\r\n`;
 
 // "Why ·Mary rather than ·John?" -> why-mary-rather-than-john
 export const slug = (text: string): string =>

@@ -1,10 +1,18 @@
-// Where the boxes and lines of the graph go: tokens along the bottom, layers upward, K, Q and V as ports under a box, every edge on a lane and a track of its own so that
-// none runs behind a box. y grows downward.
+// Where the boxes and lines of the graph go: tokens along the bottom, layers upward, K, Q and V as
+// ports under a box, every edge on a lane and a track of its own so that none runs behind a box. y
+// grows downward.
 import { parseNode, type Node } from './nodes';
 import { TARGET, type Edge } from './routes';
 
-export const BOX = 22, PORT = 11, PORT_STEP = 15;
-const LANE = 6, TRACK = 6, MARGIN = 12, TOKEN_ROOM = 46, TOP = 10, CELL_GAP = 10;
+export const BOX = 22,
+  PORT = 11,
+  PORT_STEP = 15;
+const LANE = 6,
+  TRACK = 6,
+  MARGIN = 12,
+  TOKEN_ROOM = 46,
+  TOP = 10,
+  CELL_GAP = 10;
 const STRONG = 80; // edges with lanes of their own; weaker ones share
 
 export interface Point {
@@ -68,7 +76,16 @@ const ALL_TOKENS = 16; // prompts up to this length show every token
 
 export const textWidth = (text: string, size: number): number => {
   let width = 0;
-  for (const letter of text) width += /[\u1100-\uffdc\u{1f000}-\u{3ffff}]/u.test(letter) ? 1 : /[ijltfr.,·:;'|!()[\]]/.test(letter) ? 0.36 : /[mwMW@%]/.test(letter) ? 0.9 : /[A-Z0-9]/.test(letter) ? 0.68 : 0.58;
+  for (const letter of text)
+    width += /[\u1100-\uffdc\u{1f000}-\u{3ffff}]/u.test(letter)
+      ? 1
+      : /[ijltfr.,·:;'|!()[\]]/.test(letter)
+        ? 0.36
+        : /[mwMW@%]/.test(letter)
+          ? 0.9
+          : /[A-Z0-9]/.test(letter)
+            ? 0.68
+            : 0.58;
   return width * size;
 };
 
@@ -137,7 +154,16 @@ class Builder {
     this.placePorts();
     const { height, floorY } = this.placeRows();
     const tokensY = floorY + 20;
-    return { width, height, tokensY, floorY, boxes: this.boxes, lines: this.drawLines(), columns: this.columns.map((column) => ({ ...column, y: tokensY })), bands: this.bands() };
+    return {
+      width,
+      height,
+      tokensY,
+      floorY,
+      boxes: this.boxes,
+      lines: this.drawLines(),
+      columns: this.columns.map((column) => ({ ...column, y: tokensY })),
+      bands: this.bands(),
+    };
   }
 
   private rowId(box: Box): number {
@@ -150,7 +176,16 @@ class Builder {
       if (this.boxes.has(name)) return;
       const node = name === TARGET ? null : parseNode(name);
       const label = node ? node.name : this.w.targetLabel;
-      this.boxes.set(name, { name, node, label, x: 0, y: 0, w: Math.max(node && node.layer < 0 ? 34 : 52, textWidth(label, 11) + 16), h: BOX, ports: [] });
+      this.boxes.set(name, {
+        name,
+        node,
+        label,
+        x: 0,
+        y: 0,
+        w: Math.max(node && node.layer < 0 ? 34 : 52, textWidth(label, 11) + 16),
+        h: BOX,
+        ports: [],
+      });
     };
     if (this.w.root) add(this.w.root);
     else add(TARGET);
@@ -161,28 +196,44 @@ class Builder {
     // Every head shows its three ports; other boxes the branches that they are read through.
     const used = new Map<string, Set<string>>();
     for (const edge of this.w.edges) {
-      if (edge.branch && edge.branch !== 'MLP') used.set(edge.to, (used.get(edge.to) ?? new Set()).add(edge.branch));
+      if (edge.branch && edge.branch !== 'MLP')
+        used.set(edge.to, (used.get(edge.to) ?? new Set()).add(edge.branch));
     }
     for (const box of this.boxes.values()) {
       const seen = used.get(box.name) ?? new Set<string>();
-      const letters = box.node?.kind === 'head' ? ['K', 'Q', 'V'] : ['G', 'R', 'U'].filter((letter) => seen.has(letter));
-      box.ports = letters.map((branch, i) => ({ branch, x: PORT_STEP * (i - (letters.length - 1) / 2), used: seen.has(branch) }));
+      const letters =
+        box.node?.kind === 'head'
+          ? ['K', 'Q', 'V']
+          : ['G', 'R', 'U'].filter((letter) => seen.has(letter));
+      box.ports = letters.map((branch, i) => ({
+        branch,
+        x: PORT_STEP * (i - (letters.length - 1) / 2),
+        used: seen.has(branch),
+      }));
     }
   }
 
   private makeColumns(): void {
     const used = new Set<number>();
-    for (const box of this.boxes.values()) used.add(box.node ? box.node.position : this.w.targetPosition);
+    for (const box of this.boxes.values())
+      used.add(box.node ? box.node.position : this.w.targetPosition);
     const { labels, unfold } = this.w;
     const token = (position: number) => {
       this.columnOf.set(position, this.columns.length);
       this.columns.push({ position, count: 1, label: labels[position], x: 0, y: 0, w: 0 });
     };
-    for (let position = 0; position < labels.length; ) {
+    for (let position = 0; position < labels.length;) {
       let end = position;
       while (end < labels.length && !used.has(end)) ++end;
       if (end - position >= FOLD_FROM && !unfold && labels.length > ALL_TOKENS) {
-        this.columns.push({ position, count: end - position, label: `+${end - position}`, x: 0, y: 0, w: 0 });
+        this.columns.push({
+          position,
+          count: end - position,
+          label: `+${end - position}`,
+          x: 0,
+          y: 0,
+          w: 0,
+        });
         position = end;
       } else {
         token(position++);
@@ -198,7 +249,8 @@ class Builder {
     const ids = new Set([0]);
     for (const box of this.boxes.values()) ids.add(this.rowId(box));
     this.rows = [...ids].sort((a, b) => a - b);
-    const order = (box: Box) => (box.node ? (box.node.kind === 'pos' ? 1 : Math.max(0, box.node.head)) : 0);
+    const order = (box: Box) =>
+      box.node ? (box.node.kind === 'pos' ? 1 : Math.max(0, box.node.head)) : 0;
     for (const box of [...this.boxes.values()].sort((a, b) => order(a) - order(b))) {
       const row = this.rows.indexOf(this.rowId(box));
       this.rowOfBox.set(box.name, row);
@@ -209,21 +261,36 @@ class Builder {
 
   private makeSteps(): void {
     this.steps = this.w.edges.map((edge, rank) => {
-      const from = this.boxes.get(edge.from) as Box, to = this.boxes.get(edge.to) as Box;
+      const from = this.boxes.get(edge.from) as Box,
+        to = this.boxes.get(edge.to) as Box;
       return {
-        edge, from, to, fromRow: this.rowOfBox.get(edge.from) ?? 0, toRow: this.rowOfBox.get(edge.to) ?? 0, column: this.columnOfBox(from),
-        crosses: this.columnOfBox(from) !== this.columnOfBox(to), lane: null, jog: null, approach: null, outX: 0, inX: 0, laneX: 0, thin: rank >= STRONG,
+        edge,
+        from,
+        to,
+        fromRow: this.rowOfBox.get(edge.from) ?? 0,
+        toRow: this.rowOfBox.get(edge.to) ?? 0,
+        column: this.columnOfBox(from),
+        crosses: this.columnOfBox(from) !== this.columnOfBox(to),
+        lane: null,
+        jog: null,
+        approach: null,
+        outX: 0,
+        inX: 0,
+        laneX: 0,
+        thin: rank >= STRONG,
       };
     });
   }
 
-  // A line that would run through boxes of its own column takes a lane beside them: left within a position, right where it leaves. Weak ones share one.
+  // A line that would run through boxes of its own column takes a lane beside them: left within a
+  // position, right where it leaves. Weak ones share one.
   private findLanes(): void {
     const lanes = new Map<string, Span[]>();
     const shared = new Map<string, Span>();
     for (const step of this.steps) {
       let blocked = false;
-      for (let row = step.fromRow + 1; row < step.toRow; ++row) blocked ||= this.cells.has(`${step.column}/${row}`);
+      for (let row = step.fromRow + 1; row < step.toRow; ++row)
+        blocked ||= this.cells.has(`${step.column}/${row}`);
       if (!blocked) continue;
       const key = `${step.column}/${step.crosses}`;
       const span = { from: step.fromRow + 0.5, to: step.toRow - 0.5, slot: 0 };
@@ -248,15 +315,20 @@ class Builder {
 
   private placeColumns(): number {
     const widths = new Array<number>(this.columns.length).fill(0);
-    const cellWidth = (boxes: Box[]) => CELL_GAP * (boxes.length - 1) + boxes.reduce((sum, box) => sum + box.w, 0);
+    const cellWidth = (boxes: Box[]) =>
+      CELL_GAP * (boxes.length - 1) + boxes.reduce((sum, box) => sum + box.w, 0);
     for (const [key, boxes] of this.cells) {
       const column = Number(key.split('/')[0]);
       widths[column] = Math.max(widths[column], cellWidth(boxes));
     }
     let x = MARGIN;
     this.columns.forEach((column, c) => {
-      const left = LANE * this.lanes(c, false), right = LANE * this.lanes(c, true);
-      const centre = Math.max(widths[c], column.count > 1 ? 26 : textWidth(column.label, 12.5) + 14);
+      const left = LANE * this.lanes(c, false),
+        right = LANE * this.lanes(c, true);
+      const centre = Math.max(
+        widths[c],
+        column.count > 1 ? 26 : textWidth(column.label, 12.5) + 14,
+      );
       column.w = left + centre + right + 14;
       column.x = x + 7 + left + centre / 2;
       this.halfCell.push(widths[c] / 2);
@@ -277,13 +349,19 @@ class Builder {
   }
 
   private placePorts(): void {
-    const leaving = new Map<Box, Step[]>(), arriving = new Map<string, Step[]>();
+    const leaving = new Map<Box, Step[]>(),
+      arriving = new Map<string, Step[]>();
     for (const step of this.steps) {
       leaving.set(step.from, [...(leaving.get(step.from) ?? []), step]);
       const key = `${step.to.name}/${step.edge.branch ?? ''}`;
       arriving.set(key, [...(arriving.get(key) ?? []), step]);
     }
-    const spread = (steps: Step[], centre: number, room: number, put: (step: Step, x: number) => void) => {
+    const spread = (
+      steps: Step[],
+      centre: number,
+      room: number,
+      put: (step: Step, x: number) => void,
+    ) => {
       const gap = steps.length > 1 ? Math.min(LANE, room / (steps.length - 1)) : 0;
       steps.forEach((step, i) => put(step, centre + gap * (i - (steps.length - 1) / 2)));
     };
@@ -296,11 +374,17 @@ class Builder {
       const { to, edge } = steps[0];
       const port = to.ports.find((each) => each.branch === edge.branch);
       steps.sort((a, b) => trunk(a) - trunk(b));
-      spread(steps, to.x + (port?.x ?? 0), port ? PORT - 4 : to.w - 16, (step, x) => (step.inX = x));
+      spread(
+        steps,
+        to.x + (port?.x ?? 0),
+        port ? PORT - 4 : to.w - 16,
+        (step, x) => (step.inX = x),
+      );
     }
   }
 
-  // Horizontal stretches run in the gaps between rows, each on a track of its own; weak ones share one.
+  // Horizontal stretches run in the gaps between rows, each on a track of its own; weak ones share
+  // one.
   private placeRows(): { height: number; floorY: number } {
     const gaps: Span[][] = this.rows.slice(1).map(() => []);
     const shared = new Map<number, Span>();
@@ -322,8 +406,15 @@ class Builder {
       if (step.lane) step.jog = stretch(step, step.outX, step.laneX, step.fromRow);
       step.approach = stretch(step, trunk(step), step.inX, step.toRow - 1);
     }
-    const ports = this.rows.map((_, row) => [...this.boxes.values()].some((box) => this.rowOfBox.get(box.name) === row && box.ports.length > 0));
-    const above = gaps.map((spans, gap) => Math.max(16, 12 + TRACK * assignSlots(spans, 4)) + (ports[gap + 1] ? PORT : 0));
+    const ports = this.rows.map((_, row) =>
+      [...this.boxes.values()].some(
+        (box) => this.rowOfBox.get(box.name) === row && box.ports.length > 0,
+      ),
+    );
+    const above = gaps.map(
+      (spans, gap) =>
+        Math.max(16, 12 + TRACK * assignSlots(spans, 4)) + (ports[gap + 1] ? PORT : 0),
+    );
     const total = above.reduce((sum, x) => sum + x, 0) + BOX * this.rows.length;
     const height = TOP + total + TOKEN_ROOM;
     let y = TOP + total;
@@ -339,7 +430,10 @@ class Builder {
     const heaviest = this.w.edges[0]?.mass || 1;
     return this.steps.map((step) => {
       const start = step.from.y - BOX / 2;
-      const end = step.to.y + BOX / 2 + (step.to.ports.some((port) => port.branch === step.edge.branch) ? PORT : 0);
+      const end =
+        step.to.y +
+        BOX / 2 +
+        (step.to.ports.some((port) => port.branch === step.edge.branch) ? PORT : 0);
       const points: Point[] = [{ x: step.outX, y: start }];
       let x = step.outX;
       if (step.lane) {
@@ -348,11 +442,18 @@ class Builder {
         x = step.laneX;
       }
       if (Math.abs(x - step.inX) >= 0.5) {
-        const approach = this.rowY[step.toRow - 1] - BOX / 2 - 7 - TRACK * (step.approach?.slot ?? 0);
+        const approach =
+          this.rowY[step.toRow - 1] - BOX / 2 - 7 - TRACK * (step.approach?.slot ?? 0);
         points.push({ x, y: approach }, { x: step.inX, y: approach });
       }
       points.push({ x: step.inX, y: end });
-      return { edge: step.edge, points, width: step.thin ? 0.9 : Math.max(1.1, 5 * Math.sqrt(step.edge.mass / heaviest)), thin: step.thin, crosses: step.crosses };
+      return {
+        edge: step.edge,
+        points,
+        width: step.thin ? 0.9 : Math.max(1.1, 5 * Math.sqrt(step.edge.mass / heaviest)),
+        thin: step.thin,
+        crosses: step.crosses,
+      };
     });
   }
 
@@ -361,8 +462,11 @@ class Builder {
     this.rows.forEach((id, row) => {
       if (id === 0 || id > 2 * this.w.layers) return;
       const layer = Math.floor((id - 1) / 2);
-      const ported = [...this.boxes.values()].some((box) => this.rowOfBox.get(box.name) === row && box.ports.length > 0);
-      const top = this.rowY[row] - BOX / 2 - 4, bottom = this.rowY[row] + BOX / 2 + 4 + (ported ? PORT : 0);
+      const ported = [...this.boxes.values()].some(
+        (box) => this.rowOfBox.get(box.name) === row && box.ports.length > 0,
+      );
+      const top = this.rowY[row] - BOX / 2 - 4,
+        bottom = this.rowY[row] + BOX / 2 + 4 + (ported ? PORT : 0);
       const last = bands.at(-1);
       if (last?.layer === layer) last.top = top;
       else bands.push({ layer, top, bottom });
@@ -377,13 +481,17 @@ export function pathData(points: Point[], radius = 5): string {
   let d = `M${short(points[0].x)} ${short(points[0].y)}`;
   for (let i = 1; i + 1 < points.length; ++i) {
     const [a, b, c] = [points[i - 1], points[i], points[i + 1]];
-    const before = Math.hypot(b.x - a.x, b.y - a.y), after = Math.hypot(c.x - b.x, c.y - b.y);
+    const before = Math.hypot(b.x - a.x, b.y - a.y),
+      after = Math.hypot(c.x - b.x, c.y - b.y);
     const r = Math.min(radius, before / 2, after / 2);
     if (!(r > 0.2)) {
       d += `L${short(b.x)} ${short(b.y)}`;
       continue;
     }
-    d += `L${short(b.x + ((a.x - b.x) * r) / before)} ${short(b.y + ((a.y - b.y) * r) / before)}Q${short(b.x)} ${short(b.y)} ${short(b.x + ((c.x - b.x) * r) / after)} ${short(b.y + ((c.y - b.y) * r) / after)}`;
+    d +=
+      `L${short(b.x + ((a.x - b.x) * r) / before)} ` +
+      `${short(b.y + ((a.y - b.y) * r) / before)}Q${short(b.x)} ${short(b.y)} ` +
+      `${short(b.x + ((c.x - b.x) * r) / after)} ${short(b.y + ((c.y - b.y) * r) / after)}`;
   }
   const last = points[points.length - 1];
   return `${d}L${short(last.x)} ${short(last.y)}`;
@@ -397,7 +505,8 @@ export function neighbour(layout: Layout, from: string, key: string): string | n
   let best: string | null = null;
   let least = Infinity;
   for (const box of layout.boxes.values()) {
-    const dx = box.x - here.x, dy = box.y - here.y;
+    const dx = box.x - here.x,
+      dy = box.y - here.y;
     const along = dx * step[0] + dy * step[1];
     const across = Math.abs(dx * step[1]) + Math.abs(dy * step[0]);
     if (box.node && along > 1 && along + 2 * across < least) {

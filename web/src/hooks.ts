@@ -1,13 +1,20 @@
 import { useEffect, useRef, useState } from 'preact/hooks';
 
-export function useSize<E extends Element>(): [{ current: E | null }, { width: number; height: number }] {
+export function useSize<E extends Element>(): [
+  { current: E | null },
+  { width: number; height: number },
+] {
   const ref = useRef<E>(null);
   const [size, setSize] = useState({ width: 0, height: 0 });
   useEffect(() => {
     if (!ref.current) return;
     const observer = new ResizeObserver((entries) => {
       const { width, height } = entries[0].contentRect;
-      setSize((old) => (Math.floor(width) === old.width && Math.floor(height) === old.height ? old : { width: Math.floor(width), height: Math.floor(height) }));
+      setSize((old) =>
+        Math.floor(width) === old.width && Math.floor(height) === old.height
+          ? old
+          : { width: Math.floor(width), height: Math.floor(height) },
+      );
     });
     observer.observe(ref.current);
     return () => observer.disconnect();

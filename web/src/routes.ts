@@ -2,13 +2,16 @@
 import { parseNode } from './nodes';
 import type { Coverage, Path } from './types';
 
-export const LISTED = 500; // routes asked for with every trace: the slider needs no further question
+// Routes asked for with every trace: the slider needs no further question.
+export const LISTED = 500;
 export const FEWEST = 5;
 export const TARGET = 'target';
 
 // A slider from 0 to 100, logarithmic between the fewest and the most.
-export const routesAt = (slider: number): number => Math.round(FEWEST * (LISTED / FEWEST) ** (slider / 100));
-export const sliderAt = (routes: number): number => (100 * Math.log(routes / FEWEST)) / Math.log(LISTED / FEWEST);
+export const routesAt = (slider: number): number =>
+  Math.round(FEWEST * (LISTED / FEWEST) ** (slider / 100));
+export const sliderAt = (routes: number): number =>
+  (100 * Math.log(routes / FEWEST)) / Math.log(LISTED / FEWEST);
 
 export interface Wanted {
   count: number;
@@ -28,9 +31,16 @@ export interface Shown {
 export const sumOf = (values: number[]): number => values.reduce((sum, x) => sum + x, 0);
 
 // The routes come strongest first.
-export function choose(paths: Path[], total: number, { count, threshold, skipFirst }: Wanted): Shown {
+export function choose(
+  paths: Path[],
+  total: number,
+  { count, threshold, skipFirst }: Wanted,
+): Shown {
   const least = (threshold / 100) * Math.abs(total);
-  const passing = paths.filter((path) => Math.abs(path.credit) >= least && !(skipFirst && parseNode(path.nodes[0]).position === 0));
+  const passing = paths.filter(
+    (path) =>
+      Math.abs(path.credit) >= least && !(skipFirst && parseNode(path.nodes[0]).position === 0),
+  );
   const routes = passing.slice(0, count);
   return {
     routes,
@@ -42,10 +52,16 @@ export function choose(paths: Path[], total: number, { count, threshold, skipFir
   };
 }
 
-// Of a net credit near nothing, against what made it up, or where a part is far from lying between nothing and the whole, shares would mislead.
-export const sharesMislead = (shown: Shown, coverage: Coverage): boolean => shown.total <= 0 || shown.total < 0.01 * coverage.absolute_total || shown.net < -shown.total || shown.net > 2 * shown.total;
+// Of a net credit near nothing, against what made it up, or where a part is far from lying between
+// nothing and the whole, shares would mislead.
+export const sharesMislead = (shown: Shown, coverage: Coverage): boolean =>
+  shown.total <= 0 ||
+  shown.total < 0.01 * coverage.absolute_total ||
+  shown.net < -shown.total ||
+  shown.net > 2 * shown.total;
 
-export const grossShare = (gross: number, coverage: Coverage): number => (coverage.absolute_total > 0 ? Math.min(1, gross / coverage.absolute_total) : 0);
+export const grossShare = (gross: number, coverage: Coverage): number =>
+  coverage.absolute_total > 0 ? Math.min(1, gross / coverage.absolute_total) : 0;
 
 export interface Edge {
   key: string;
@@ -57,13 +73,22 @@ export interface Edge {
   routes: number[]; // indices of the shown routes
 }
 
-const edgeKey = (from: string, to: string, branch: string | null) => `${from}>${to}:${branch ?? ''}`;
+const edgeKey = (from: string, to: string, branch: string | null) =>
+  `${from}>${to}:${branch ?? ''}`;
 
-export function routeEdges(path: Path, rooted: boolean): { key: string; from: string; to: string; branch: string | null }[] {
+export function routeEdges(
+  path: Path,
+  rooted: boolean,
+): { key: string; from: string; to: string; branch: string | null }[] {
   const hops = [];
   for (let i = 0; i + 1 < path.nodes.length; ++i) {
     const branch = path.branches[i + 1] ?? null;
-    hops.push({ key: edgeKey(path.nodes[i], path.nodes[i + 1], branch), from: path.nodes[i], to: path.nodes[i + 1], branch });
+    hops.push({
+      key: edgeKey(path.nodes[i], path.nodes[i + 1], branch),
+      from: path.nodes[i],
+      to: path.nodes[i + 1],
+      branch,
+    });
   }
   if (!rooted) {
     const last = path.nodes[path.nodes.length - 1];
@@ -88,15 +113,22 @@ export function collectEdges(paths: Path[], rooted: boolean): Edge[] {
 }
 
 export const edgeText = (edge: { from: string; to: string; branch: string | null }): string =>
-  `${edge.from}${edge.branch ? ` -[${edge.branch}]->` : ' ->'} ${edge.to === TARGET ? 'target' : edge.to}`;
+  edge.from +
+  (edge.branch ? ` -[${edge.branch}]->` : ' ->') +
+  ' ' +
+  (edge.to === TARGET ? 'target' : edge.to);
 
-export type Hover = { route: number } | { node: string } | { edge: string } | { token: number } | null;
+export type Hover =
+  { route: number } | { node: string } | { edge: string } | { token: number } | null;
 
 // The shown routes that something under the pointer belongs to.
 export function touched(hover: Hover, routes: Path[], edges: Edge[]): Set<number> | null {
   if (!hover) return null;
   if ('route' in hover) return new Set([hover.route]);
   if ('edge' in hover) return new Set(edges.find((edge) => edge.key === hover.edge)?.routes ?? []);
-  const inside = (path: Path) => ('node' in hover ? hover.node === TARGET || path.nodes.includes(hover.node) : parseNode(path.nodes[0]).position === hover.token);
+  const inside = (path: Path) =>
+    'node' in hover
+      ? hover.node === TARGET || path.nodes.includes(hover.node)
+      : parseNode(path.nodes[0]).position === hover.token;
   return new Set(routes.flatMap((path, index) => (inside(path) ? [index] : [])));
 }

@@ -27,8 +27,12 @@ export interface Talk {
   template: string; // empty: the model's own
 }
 
-export const lastUser = (talk: Talk): string => talk.turns.filter((turn) => turn.role === 'user').at(-1)?.content ?? '';
-export const messagesOf = (talk: Talk): { role: string; content: string }[] => [...(talk.system ? [{ role: 'system', content: talk.system }] : []), ...talk.turns];
+export const lastUser = (talk: Talk): string =>
+  talk.turns.filter((turn) => turn.role === 'user').at(-1)?.content ?? '';
+export const messagesOf = (talk: Talk): { role: string; content: string }[] => [
+  ...(talk.system ? [{ role: 'system', content: talk.system }] : []),
+  ...talk.turns,
+];
 
 export interface View {
   model: string | null; // null: the server's default
@@ -51,30 +55,65 @@ export interface View {
   continuation: string; // of the Answer tab; empty: the model's own
   answerLength: number;
   answerRow: number | null;
-  sources: { question: string; documents: string; answer: string } | null; // null: the Answer tab explains tokens
+  // Null: the Answer tab explains tokens.
+  sources: { question: string; documents: string; answer: string } | null;
 }
 
 export const DEFAULT_ROUTES = 12;
-export const NO_FILTERS: Filters = { branch: null, through: null, from: null, minLayer: null, sign: null };
+export const NO_FILTERS: Filters = {
+  branch: null,
+  through: null,
+  from: null,
+  minLayer: null,
+  sign: null,
+};
 
 export function initialView(): View {
   return {
-    model: null, prompt: '', talk: null, noBos: false, position: null, target: null, versus: null, trail: [], filters: NO_FILTERS, routes: DEFAULT_ROUTES, threshold: 0,
-    skipFirst: false, options: {}, tab: 'why', selected: null, circuit: { name: '', groups: [] }, other: '', continuation: '', answerLength: 12, answerRow: null, sources: null,
+    model: null,
+    prompt: '',
+    talk: null,
+    noBos: false,
+    position: null,
+    target: null,
+    versus: null,
+    trail: [],
+    filters: NO_FILTERS,
+    routes: DEFAULT_ROUTES,
+    threshold: 0,
+    skipFirst: false,
+    options: {},
+    tab: 'why',
+    selected: null,
+    circuit: { name: '', groups: [] },
+    other: '',
+    continuation: '',
+    answerLength: 12,
+    answerRow: null,
+    sources: null,
   };
 }
 
 // Another prompt has other tokens and positions: what was chosen of the old one is dropped.
 export const OF_A_PROMPT: Partial<View> = {
-  position: null, target: null, versus: null, trail: [], filters: NO_FILTERS, selected: null, circuit: { name: '', groups: [] }, answerRow: null,
+  position: null,
+  target: null,
+  versus: null,
+  trail: [],
+  filters: NO_FILTERS,
+  selected: null,
+  circuit: { name: '', groups: [] },
+  answerRow: null,
 };
 
-export const filtered = (filters: Filters): boolean => Object.values(filters).some((value) => value !== null);
+export const filtered = (filters: Filters): boolean =>
+  Object.values(filters).some((value) => value !== null);
 
 const NODE = /^(emb|pos|A\d+\.H\d+|MLP\d+)@\d+$/;
 const ROOT = /^(A\d+\.H\d+|MLP\d+)@\d+$/;
 
-export const circuitText = (groups: Group[]): string => groups.map((group) => `${encodeURIComponent(group.name)}:${group.nodes.join(',')}`).join(';');
+export const circuitText = (groups: Group[]): string =>
+  groups.map((group) => `${encodeURIComponent(group.name)}:${group.nodes.join(',')}`).join(';');
 
 export function parseCircuit(text: string): Group[] {
   return text.split(';').flatMap((part) => {
@@ -86,7 +125,10 @@ export function parseCircuit(text: string): Group[] {
     } catch {
       // as it is, then
     }
-    const nodes = part.slice(at + 1).split(',').filter((node) => NODE.test(node));
+    const nodes = part
+      .slice(at + 1)
+      .split(',')
+      .filter((node) => NODE.test(node));
     return nodes.length ? [{ name: name.slice(0, 80), nodes: [...new Set(nodes)] }] : [];
   });
 }
@@ -122,7 +164,8 @@ export function toHash(view: View): string {
   if (view.routes !== DEFAULT_ROUTES) put('routes', view.routes);
   if (view.threshold > 0) put('threshold', view.threshold);
   if (view.skipFirst) put('skipfirst', 1);
-  for (const [key, value] of Object.entries(view.options)) put(`o.${key}`, Array.isArray(value) ? value.join(',') : value);
+  for (const [key, value] of Object.entries(view.options))
+    put(`o.${key}`, Array.isArray(value) ? value.join(',') : value);
   if (view.tab !== 'why') put('tab', view.tab);
   put('node', view.selected);
   put('circuit', view.circuit.name);
@@ -144,7 +187,8 @@ export function fromHash(hash: string): View {
   const view = initialView();
   const read = new URLSearchParams(hash.replace(/^#/, ''));
   const text = (key: string) => read.get(key);
-  const integer = (key: string) => (/^-?\d{1,9}$/.test(read.get(key) ?? '') ? Number(read.get(key)) : null);
+  const integer = (key: string) =>
+    /^-?\d{1,9}$/.test(read.get(key) ?? '') ? Number(read.get(key)) : null;
   const choice = (key: string): Choice | null => {
     const id = integer(key);
     if (id !== null) return { id };
@@ -161,7 +205,11 @@ export function fromHash(hash: string): View {
   view.trail = (text('root') ?? '').split(',').filter((node) => ROOT.test(node));
   const sign = text('sign');
   view.filters = {
-    branch: text('branch'), through: text('through'), from: integer('from'), minLayer: integer('layer'), sign: sign === 'positive' || sign === 'negative' ? sign : null,
+    branch: text('branch'),
+    through: text('through'),
+    from: integer('from'),
+    minLayer: integer('layer'),
+    sign: sign === 'positive' || sign === 'negative' ? sign : null,
   };
   view.routes = Math.min(500, Math.max(5, integer('routes') ?? DEFAULT_ROUTES));
   const threshold = Number(text('threshold'));
@@ -171,13 +219,17 @@ export function fromHash(hash: string): View {
   view.tab = TABS.find((tab) => tab === text('tab')) ?? 'why';
   const selected = text('node');
   view.selected = selected && NODE.test(selected) ? selected : null;
-  view.circuit = { name: (text('circuit') ?? '').slice(0, 80), groups: parseCircuit(text('pins') ?? '') };
+  view.circuit = {
+    name: (text('circuit') ?? '').slice(0, 80),
+    groups: parseCircuit(text('pins') ?? ''),
+  };
   view.other = text('other') ?? '';
   view.continuation = text('continuation') ?? '';
   view.answerLength = Math.min(100, Math.max(1, integer('length') ?? 12));
   view.answerRow = integer('row');
   const question = text('question');
-  if (question !== null) view.sources = { question, documents: text('documents') ?? '', answer: text('answer') ?? '' };
+  if (question !== null)
+    view.sources = { question, documents: text('documents') ?? '', answer: text('answer') ?? '' };
   return view;
 }
 
@@ -185,9 +237,15 @@ function readTalk(read: URLSearchParams): Talk | null {
   try {
     const turns = (JSON.parse(read.get('talk') ?? '[]') as unknown[]).flatMap((turn) => {
       const [role, content] = turn as [unknown, unknown];
-      return (role === 'user' || role === 'assistant') && typeof content === 'string' ? [{ role: role as 'user' | 'assistant', content }] : [];
+      return (role === 'user' || role === 'assistant') && typeof content === 'string'
+        ? [{ role: role as 'user' | 'assistant', content }]
+        : [];
     });
-    const talk: Talk = { system: read.get('system') ?? '', turns, template: read.get('chattemplate') ?? '' };
+    const talk: Talk = {
+      system: read.get('system') ?? '',
+      turns,
+      template: read.get('chattemplate') ?? '',
+    };
     return lastUser(talk) ? talk : null;
   } catch {
     return null; // no list of turns
@@ -206,7 +264,12 @@ function readOptions(read: URLSearchParams): Partial<MethodOptions> {
     if (key === 'o.mlp_weights') options.mlp_weights = numbers(value, 2);
     if (key === 'o.expert_weights') options.expert_weights = numbers(value, 3);
     if (key === 'o.floor' && Number.isFinite(Number(value))) options.floor = Number(value);
-    if (['o.dispatch', 'o.mlp', 'o.scores', 'o.reroot', 'o.direction', 'o.keys', 'o.preset'].includes(key)) options[key.slice(2) as 'mlp'] = value;
+    if (
+      ['o.dispatch', 'o.mlp', 'o.scores', 'o.reroot', 'o.direction', 'o.keys', 'o.preset'].includes(
+        key,
+      )
+    )
+      options[key.slice(2) as 'mlp'] = value;
   }
   return Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined));
 }
@@ -215,20 +278,34 @@ function readOptions(read: URLSearchParams): Partial<MethodOptions> {
 export function promptBody(view: View): Record<string, unknown> {
   const model = view.model ? { model: view.model } : {};
   // The template writes all special tokens.
-  if (view.talk) return { ...model, messages: messagesOf(view.talk), ...(view.talk.template ? { chat_template: view.talk.template } : {}) };
+  if (view.talk)
+    return {
+      ...model,
+      messages: messagesOf(view.talk),
+      ...(view.talk.template ? { chat_template: view.talk.template } : {}),
+    };
   return { ...model, prompt: view.prompt, ...(view.noBos ? { no_bos: true } : {}) };
 }
 
 // The second prompt of a question: in a conversation it stands in place of the user's last turn.
-export function secondPrompt(body: Record<string, unknown>, other: string): { prompt: string } | { messages: unknown[] } {
+export function secondPrompt(
+  body: Record<string, unknown>,
+  other: string,
+): { prompt: string } | { messages: unknown[] } {
   if (!Array.isArray(body.messages)) return { prompt: other };
   const messages = body.messages as { role: string }[];
   const last = messages.map((message) => message.role).lastIndexOf('user');
-  return { messages: messages.map((message, index) => (index === last ? { ...message, content: other } : message)) };
+  return {
+    messages: messages.map((message, index) =>
+      index === last ? { ...message, content: other } : message,
+    ),
+  };
 }
 
 export function patchBody(body: Record<string, unknown>, other: string): Record<string, unknown> {
-  return Object.fromEntries(Object.entries(secondPrompt(body, other)).map(([name, value]) => [`patch_${name}`, value]));
+  return Object.fromEntries(
+    Object.entries(secondPrompt(body, other)).map(([name, value]) => [`patch_${name}`, value]),
+  );
 }
 
 export function targetBody(view: View): Record<string, unknown> {
@@ -245,7 +322,13 @@ export function targetBody(view: View): Record<string, unknown> {
 }
 
 export function filterBody(filters: Filters): Record<string, unknown> {
-  const body = { branch: filters.branch, through: filters.through, from: filters.from, min_layer: filters.minLayer, sign: filters.sign };
+  const body = {
+    branch: filters.branch,
+    through: filters.through,
+    from: filters.from,
+    min_layer: filters.minLayer,
+    sign: filters.sign,
+  };
   return Object.fromEntries(Object.entries(body).filter(([, value]) => value !== null));
 }
 
@@ -255,14 +338,28 @@ export const pinsOf = (view: View): string[] => view.circuit.groups.flatMap((gro
 // Pins a node, in the last group, or takes it out.
 export function togglePin(view: View, node: string): Partial<View> {
   const { name, groups } = view.circuit;
-  const without = groups.map((group) => ({ ...group, nodes: group.nodes.filter((other) => other !== node) })).filter((group) => group.nodes.length);
+  const without = groups
+    .map((group) => ({ ...group, nodes: group.nodes.filter((other) => other !== node) }))
+    .filter((group) => group.nodes.length);
   if (pinsOf(view).includes(node)) return { circuit: { name, groups: without } };
   const last = groups.at(-1);
-  return { circuit: { name, groups: last ? [...groups.slice(0, -1), { ...last, nodes: [...last.nodes, node] }] : [{ name: 'Group 1', nodes: [node] }] } };
+  return {
+    circuit: {
+      name,
+      groups: last
+        ? [...groups.slice(0, -1), { ...last, nodes: [...last.nodes, node] }]
+        : [{ name: 'Group 1', nodes: [node] }],
+    },
+  };
 }
 
-// What the graph shows of a root: the ranking costs a pass over all edges, a number for every node that it reads half of the answer.
-export const rootBody = (body: Record<string, unknown>): Record<string, unknown> => ({ ...body, composition: false, incoming: false });
+// What the graph shows of a root: the ranking costs a pass over all edges, a number for every node
+// that it reads half of the answer.
+export const rootBody = (body: Record<string, unknown>): Record<string, unknown> => ({
+  ...body,
+  composition: false,
+  incoming: false,
+});
 
 export function traceBody(view: View): Record<string, unknown> {
   const root = rootOf(view);

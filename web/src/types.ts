@@ -182,7 +182,13 @@ export interface WordsAnswer {
 
 export interface AttributeAnswer {
   tokens: Token[];
-  rows: { position: number; target_id: number; text: string; probability: number; token_credit: number[] }[];
+  rows: {
+    position: number;
+    target_id: number;
+    text: string;
+    probability: number;
+    token_credit: number[];
+  }[];
 }
 
 export interface CostAnswer {
@@ -201,7 +207,11 @@ export interface SourcesAnswer {
   documents: { name: string; sentences: { text: string }[] }[];
   sentences: {
     text: string;
-    documents: { credit: number; percent: number; sentences: { credit: number; percent: number }[] }[];
+    documents: {
+      credit: number;
+      percent: number;
+      sentences: { credit: number; percent: number }[];
+    }[];
     other_credit: number;
     answer_credit: number;
   }[];

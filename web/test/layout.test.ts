@@ -3,10 +3,25 @@ import { BOX, PORT, layOut, neighbour, pathData, type Layout } from '../src/grap
 import { collectEdges } from '../src/routes';
 import type { Path } from '../src/types';
 
-const path = (nodes: string[], branches: (string | null)[], credit = 1): Path => ({ nodes, branches, credit, percent: 0, text: nodes.join(' ') });
+const path = (nodes: string[], branches: (string | null)[], credit = 1): Path => ({
+  nodes,
+  branches,
+  credit,
+  percent: 0,
+  text: nodes.join(' '),
+});
 const labels = (count: number) => Array.from({ length: count }, (_, i) => `·t${i}`);
 const build = (paths: Path[], count: number, more = {}): Layout =>
-  layOut({ edges: collectEdges(paths, false), root: null, labels: labels(count), targetPosition: count - 1, targetLabel: '·x', layers: 4, unfold: false, ...more });
+  layOut({
+    edges: collectEdges(paths, false),
+    root: null,
+    labels: labels(count),
+    targetPosition: count - 1,
+    targetLabel: '·x',
+    layers: 4,
+    unfold: false,
+    ...more,
+  });
 
 const paths = [
   path(['emb@1', 'MLP0@1', 'A2.H3@4'], [null, null, 'V']),
@@ -16,7 +31,8 @@ const paths = [
 ];
 const layout = build(paths, 6);
 
-// Horizontal and vertical stretches of a line against the insides of boxes that it neither leaves nor enters.
+// Horizontal and vertical stretches of a line against the insides of boxes that it neither leaves
+// nor enters.
 function crossings(of: Layout): string[] {
   const found: string[] = [];
   for (const line of of.lines) {
@@ -24,8 +40,13 @@ function crossings(of: Layout): string[] {
       const [a, b] = [line.points[i], line.points[i + 1]];
       for (const box of of.boxes.values()) {
         const bottom = box.y + BOX / 2 + (box.ports.length ? PORT : 0);
-        const inside = Math.max(a.x, b.x) > box.x - box.w / 2 + 0.5 && Math.min(a.x, b.x) < box.x + box.w / 2 - 0.5 && Math.max(a.y, b.y) > box.y - BOX / 2 + 0.5 && Math.min(a.y, b.y) < bottom - 0.5;
-        if (inside && box.name !== line.edge.from && box.name !== line.edge.to) found.push(`${line.edge.key} behind ${box.name}`);
+        const inside =
+          Math.max(a.x, b.x) > box.x - box.w / 2 + 0.5 &&
+          Math.min(a.x, b.x) < box.x + box.w / 2 - 0.5 &&
+          Math.max(a.y, b.y) > box.y - BOX / 2 + 0.5 &&
+          Math.min(a.y, b.y) < bottom - 0.5;
+        if (inside && box.name !== line.edge.from && box.name !== line.edge.to)
+          found.push(`${line.edge.key} behind ${box.name}`);
       }
     }
   }
@@ -46,11 +67,18 @@ describe('the graph', () => {
     expect(y('A3.H1@4')).toBeGreaterThan(y('target'));
   });
   it('gives heads the ports K, Q and V and says which are used', () => {
-    expect(layout.boxes.get('A2.H3@4')!.ports.map((port) => [port.branch, port.used])).toEqual([['K', false], ['Q', false], ['V', true]]);
+    expect(layout.boxes.get('A2.H3@4')!.ports.map((port) => [port.branch, port.used])).toEqual([
+      ['K', false],
+      ['Q', false],
+      ['V', true],
+    ]);
     expect(layout.boxes.get('MLP0@1')!.ports).toEqual([]);
   });
   it('shows the branches of gated MLPs and mixtures where there are any', () => {
-    const mixed = build([path(['emb@1', 'MLP1@1'], [null, 'R']), path(['emb@1', 'MLP1@1'], [null, 'U'])], 3);
+    const mixed = build(
+      [path(['emb@1', 'MLP1@1'], [null, 'R']), path(['emb@1', 'MLP1@1'], [null, 'U'])],
+      3,
+    );
     expect(mixed.boxes.get('MLP1@1')!.ports.map((port) => port.branch)).toEqual(['R', 'U']);
   });
   it('ends a line at the port of its branch', () => {
@@ -67,7 +95,8 @@ describe('the graph', () => {
     const random = (below: number) => (seed = (seed * 48271) % 2147483647) % below;
     const many: Path[] = [];
     for (let n = 0; n < 300; ++n) {
-      const nodes = [`emb@${random(12)}`], branches: (string | null)[] = [null];
+      const nodes = [`emb@${random(12)}`],
+        branches: (string | null)[] = [null];
       for (let layer = 0; layer < 4; ++layer) {
         const here = Number(nodes.at(-1)!.split('@')[1]);
         if (random(2)) {
@@ -88,12 +117,21 @@ describe('the graph', () => {
   it('folds tokens that no route touches, in long prompts', () => {
     const long = build([path(['emb@3', 'A1.H0@29'], [null, 'V'])], 30);
     expect(long.columns.map((column) => column.count)).toEqual([3, 1, 25, 1]);
-    expect(build([path(['emb@3', 'A1.H0@29'], [null, 'V'])], 30, { unfold: true }).columns).toHaveLength(30);
+    expect(
+      build([path(['emb@3', 'A1.H0@29'], [null, 'V'])], 30, { unfold: true }).columns,
+    ).toHaveLength(30);
   });
   it('leads arrow keys to the nearest box', () => {
     expect(neighbour(layout, 'emb@1', 'ArrowUp')).toBe('MLP0@1');
     expect(neighbour(layout, 'MLP0@1', 'ArrowDown')).toMatch(/^(emb|pos)@1$/);
     expect(neighbour(layout, 'emb@1', 'ArrowLeft')).toBeNull();
   });
-  it('rounds the corners of lines', () => expect(pathData([{ x: 0, y: 0 }, { x: 0, y: 20 }, { x: 30, y: 20 }])).toBe('M0 0L0 15Q0 20 5 20L30 20'));
+  it('rounds the corners of lines', () =>
+    expect(
+      pathData([
+        { x: 0, y: 0 },
+        { x: 0, y: 20 },
+        { x: 30, y: 20 },
+      ]),
+    ).toBe('M0 0L0 15Q0 20 5 20L30 20'));
 });

@@ -1,10 +1,30 @@
 import { describe, expect, it } from 'vitest';
-import { choose, collectEdges, edgeText, grossShare, routesAt, sharesMislead, sliderAt, touched } from '../src/routes';
+import {
+  choose,
+  collectEdges,
+  edgeText,
+  grossShare,
+  routesAt,
+  sharesMislead,
+  sliderAt,
+  touched,
+} from '../src/routes';
 import { carriedBy } from '../src/Circuit';
 import type { Path } from '../src/types';
 
-const path = (nodes: string[], credit: number): Path => ({ nodes, branches: nodes.map(() => null), credit, percent: 0, text: nodes.join(' -> ') });
-const paths = [path(['emb@1', 'MLP0@1'], 4), path(['emb@0', 'MLP0@1'], -3), path(['emb@2', 'A0.H0@2'], 2), path(['emb@2', 'MLP0@2', 'A1.H0@2'], 0.1)];
+const path = (nodes: string[], credit: number): Path => ({
+  nodes,
+  branches: nodes.map(() => null),
+  credit,
+  percent: 0,
+  text: nodes.join(' -> '),
+});
+const paths = [
+  path(['emb@1', 'MLP0@1'], 4),
+  path(['emb@0', 'MLP0@1'], -3),
+  path(['emb@2', 'A0.H0@2'], 2),
+  path(['emb@2', 'MLP0@2', 'A1.H0@2'], 0.1),
+];
 const coverage = { paths: 4, absolute: 9.1, absolute_matching: 9.1, absolute_total: 20 };
 const all = { count: 500, threshold: 0, skipFirst: false };
 
@@ -25,11 +45,19 @@ describe('routes', () => {
   });
   it('under the threshold are hidden, and those of the first token where it is left out', () => {
     expect(choose(paths, 5, { ...all, threshold: 5 }).routes).toHaveLength(3);
-    expect(choose(paths, 5, { ...all, skipFirst: true }).routes.map((route) => route.credit)).toEqual([4, 2, 0.1]);
+    expect(
+      choose(paths, 5, { ...all, skipFirst: true }).routes.map((route) => route.credit),
+    ).toEqual([4, 2, 0.1]);
   });
   it('add up on shared edges, the heaviest first', () => {
     const edges = collectEdges(paths, false);
-    expect(edges[0]).toMatchObject({ from: 'MLP0@1', to: 'target', credit: 1, mass: 7, routes: [0, 1] });
+    expect(edges[0]).toMatchObject({
+      from: 'MLP0@1',
+      to: 'target',
+      credit: 1,
+      mass: 7,
+      routes: [0, 1],
+    });
     expect(edgeText(edges[0])).toBe('MLP0@1 -> target');
   });
   it('light up by token, node and edge', () => {
