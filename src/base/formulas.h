@@ -80,11 +80,24 @@ UNPACK_BODY double floored_inverse(double sum, double abs, double beta, double f
   return sum < 0 ? -inverse : inverse;
 }
 
+// What the scores of a reader are multiplied with, so that they become credit: the branch's weight
+// times the credit of the entry over the denominator of its scores. In this order on every device.
+UNPACK_BODY double coefficient(double weight, double credit, double inverse) {
+  return weight * credit * inverse;
+}
+
 // Signed sums this small against their absolute sum decide the sign of a denominator by rounding.
 UNPACK_BODY bool ill_conditioned(double sum, double abs) { return fabs(sum) < 1e-5 * abs; }
 
-// A read that something is divided by: never closer to 0 than this.
-UNPACK_BODY double away_from_zero(double x) { return fabs(x) < 1e-10 ? 1e-10 : x; }
+// What of that credit passes such a denominator.
+UNPACK_BODY double doubtful(double weight, double credit, double sum, double abs) {
+  return ill_conditioned(sum, abs) ? weight * fabs(credit) : 0.0;
+}
+
+// The coefficient of the linearized rule, by what is read itself: never closer to 0 than this.
+UNPACK_BODY double linear_coefficient(double credit, double read) {
+  return credit / (fabs(read) < 1e-10 ? 1e-10 : read);
+}
 
 // Activations, and what bounds logits
 // ------------------------------------------------------------------------------------------------

@@ -130,8 +130,8 @@ class EntryWalk {
       const std::size_t i = s;
       const double share = head.entry[i];
       if (std::fabs(share) < least) continue;
-      const double query_coef =
-          options.weights[1] * share * base::inverse_denom(sum[i], abs[i], options.beta);
+      const double query_coef = base::coefficient(
+          options.weights[1], share, base::inverse_denom(sum[i], abs[i], options.beta));
       const T* k = head.keys.get() + s * cl;
       const T* qs = static_cast<const T*>(queries.get()) + s * cl;
       const T* v = head.values.get() + s * cl;
@@ -187,8 +187,8 @@ class EntryWalk {
       d_.backend().download(sums.abs, at, abs);
       for (std::size_t i = 0; i < neurons.size(); ++i) {
         const std::size_t read = neurons[i] / each;
-        const double coef =
-            weight * share[neurons[i]] * base::inverse_denom(sum[read], abs[read], options.beta);
+        const double coef = base::coefficient(
+            weight, share[neurons[i]], base::inverse_denom(sum[read], abs[read], options.beta));
         for (int j = 0; j < view.visible; ++j) {
           const double factor = coef * rows[j * width + read];
           if (std::fabs(factor) >= least)
