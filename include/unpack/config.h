@@ -94,9 +94,9 @@ struct ModelConfig {
   const LayerConfig& layer(int l) const { return layers[l]; }
   bool has_pos_writer() const { return positions == Positions::learned; }
   int group_size() const { return n_heads / n_kv_heads; }  // query heads per key/value head
-  bool gated() const { return !layers.empty() && layers.front().gated(); }
-  bool mixture() const;      // some layer is one
-  int most_entries() const;  // of all layers
+  bool gated() const;                                      // some layer is
+  bool mixture() const;                                    // some layer is one
+  int most_entries() const;                                // of all layers
 };
 
 const char* to_string(DType dtype);

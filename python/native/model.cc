@@ -82,6 +82,17 @@ py::object or_none(const std::optional<T>& value) {
 
 py::dict config(const Model& model) {
   const ModelConfig& c = model.config();
+  // Layers may differ: some of a mixture are dense, some have no window.
+  int neurons = 0, experts = 0, chosen = 0;
+  bool qk_norm = false;
+  std::optional<int> window;
+  for (const LayerConfig& layer : c.layers) {
+    neurons = std::max(neurons, layer.n_neurons);
+    experts = std::max(experts, layer.n_experts);
+    chosen = std::max(chosen, layer.experts_per_token);
+    qk_norm = qk_norm || layer.qk_norm != QkNorm::none;
+    if (layer.window > 0) window = layer.window;
+  }
   py::dict out;
   out["family"] = c.family;
   out["name"] = c.name;
@@ -90,7 +101,7 @@ py::dict config(const Model& model) {
   out["n_kv_heads"] = c.n_kv_heads;
   out["d_model"] = c.d_model;
   out["d_head"] = c.d_head;
-  out["d_mlp"] = c.layers.empty() ? 0 : c.layer(0).n_neurons;
+  out["d_mlp"] = neurons;
   out["vocab_size"] = c.vocab_size;
   out["n_ctx"] = c.n_ctx;
   out["norm"] = c.norm == Norm::layer ? "layer" : "rms";
@@ -99,18 +110,8 @@ py::dict config(const Model& model) {
   out["positions"] = c.has_pos_writer() ? "learned" : "rotary";
   out["norm_eps"] = c.norm_eps;
   out["tied_head"] = c.tied_head;
-  const LayerConfig& first = c.layer(0);
-  out["qk_norm"] = first.qk_norm != QkNorm::none;
-  std::optional<int> window;
-  for (const LayerConfig& layer : c.layers) {
-    if (layer.window > 0) window = layer.window;
-  }
+  out["qk_norm"] = qk_norm;
   out["sliding_window"] = or_none(window);
-  int experts = 0, chosen = 0;  // of a mixture some layers may be dense
-  for (const LayerConfig& layer : c.layers) {
-    experts = std::max(experts, layer.n_experts);
-    chosen = std::max(chosen, layer.experts_per_token);
-  }
   out["experts"] = experts;
   out["experts_per_token"] = chosen;
   out["bos_token"] = or_none(c.bos_token);

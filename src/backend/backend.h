@@ -266,7 +266,7 @@ class Backend : public Primitives, public ReadOps {
 
  protected:
   explicit Backend(std::shared_ptr<const model::ModelWeights> weights)
-      : weights_(std::move(weights)), config_(weights_->config) {}
+      : weights_(std::move(weights)), config_(weights_->config), writers_(config_) {}
 
   // Some positions of a prompt, and where the sources of each start where those of all stand one
   // after the other.
@@ -347,6 +347,7 @@ class Backend : public Primitives, public ReadOps {
 
   std::shared_ptr<const model::ModelWeights> weights_;
   ModelConfig config_;
+  Writers writers_;
   std::mutex mutex_;
 
  private:

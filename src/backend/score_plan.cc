@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/fold_rule.h"
 #include "backend/mlp_readers.h"
 
 namespace unpack::backend {
@@ -39,11 +40,6 @@ struct Matrix {
   }
 };
 
-ReaderPlan plus(ReaderPlan plan, double flop) {
-  plan.flop += flop;
-  return plan;
-}
-
 }  // namespace
 
 std::string way_name(Way way) {
@@ -68,6 +64,11 @@ int source_layers(const Writers& writers, int visible) {
   return layers;
 }
 
+bool heads_write_products(const ModelConfig& config) {
+  return std::none_of(config.layers.begin(), config.layers.end(),
+                      [](const LayerConfig& l) { return l.attn_post_norm; });
+}
+
 bool asked_neurons(const ModelConfig& config, int layer) {
   return layer == config.n_layers - 1 && !config.layer(layer).mixture();
 }
@@ -79,38 +80,32 @@ LayerPlan plan_layer(const ModelConfig& c, const Writers& writers, int layer, in
   const int cl = writers.visible_to_attention(layer), cm = writers.visible_to_mlp(layer);
   double pairs = 0;
   for (int q = 0; q < tokens; ++q) pairs += q + 1 - shape.first_source(q);
-  // A norm behind the attention comes between z W_O and what is written.
-  const bool may = std::none_of(c.layers.begin(), c.layers.end(),
-                                [](const LayerConfig& l) { return l.attn_post_norm; });
+  const bool may = heads_write_products(c);
   // Kept products are those of neurons.
   const Products heads = products == Products::none ? Products::none : Products::as_needed;
-  const auto side = [&](double own) {
-    const Matrix matrix{
-        s,       d,  h, e, static_cast<double>(cl), static_cast<double>(source_layers(writers, cl)),
-        own * e, may};
-    return plus(matrix.cheapest(heads), 2 * pairs * h * e * cl);
+  const auto matrix = [&](int visible, double out, bool product) {
+    const double sources = source_layers(writers, visible);
+    return Matrix{s, d, h, e, static_cast<double>(visible), sources, out, product};
   };
   LayerPlan plan;
-  plan.keys = side(g);
-  plan.queries = side(h);
+  plan.keys = matrix(cl, g * e, may).cheapest(heads);
+  plan.queries = matrix(cl, h * e, may).cheapest(heads);
   // A vector is the same for all sources (queries) where nothing turns or norms it there.
   const bool turned = shape.rope.dims > 0 || shape.qk_norm != QkNorm::none;
-  const double vectors = 2 * h * e * d * (turned ? pairs : s);
-  const double folded = vectors + 2 * pairs * h * d * cl;
+  // A multiplication is two operations: the multiplications of both sides are operations of one.
+  const ScoreWork work{.pairs = pairs * h * cl,
+                       .vectors = 2 * h * e * d * (turned ? pairs : s),
+                       .projections = (plan.keys.flop + plan.queries.flop) / 2};
   const double held = s * (s + 1) / 2 * h * cl * scalar;
-  if (held <= kFoldBytes && 2 * folded <= plan.keys.flop + plan.queries.flop) {
-    plan.keys = {Way::folded, folded, kPlanBytes * d * g * e};
-    plan.queries = {Way::folded, folded, kPlanBytes * d * h * e};
+  if (held <= kFoldBytes && fold_is_cheaper(c, work)) {
+    plan.keys = {Way::folded, folded_work(c, work), kPlanBytes * d * g * e};
+    plan.queries = {Way::folded, folded_work(c, work), kPlanBytes * d * h * e};
+  } else {
+    plan.keys.flop += 2 * work.pairs * e;
+    plan.queries.flop += 2 * work.pairs * e;
   }
   plan.values = {Way::folded, 2 * s * g * d * (e + cl), kPlanBytes * d * g * e};
-  const Matrix neurons{s,
-                       d,
-                       h,
-                       e,
-                       static_cast<double>(cm),
-                       static_cast<double>(source_layers(writers, cm)),
-                       static_cast<double>(shape.entries()),
-                       may && !shape.mixture()};
+  const Matrix neurons = matrix(cm, shape.entries(), may && !shape.mixture());
   for (int i = 0; i < neuron_sides(shape); ++i) plan.neurons[i] = neurons.cheapest(products);
   return plan;
 }

@@ -48,6 +48,10 @@ LayerPlan plan_layer(const ModelConfig& config, const Writers& writers, int laye
 // before one is asked for: those of the last layer. Routers are left as they are.
 bool asked_neurons(const ModelConfig& config, int layer);
 
+// Whether all that a head writes is z W_O, so that products of W_O with other weights stand for it:
+// a norm behind the attention would come between.
+bool heads_write_products(const ModelConfig& config);
+
 // Layers whose heads a reader that sees `visible` writers can read.
 int source_layers(const Writers& writers, int visible);
 

@@ -8,6 +8,11 @@ namespace unpack {
 
 int LayerConfig::first_source(int query) const { return base::first_in_window(query, window); }
 
+bool ModelConfig::gated() const {
+  return std::any_of(layers.begin(), layers.end(),
+                     [](const LayerConfig& layer) { return layer.gated(); });
+}
+
 bool ModelConfig::mixture() const {
   return std::any_of(layers.begin(), layers.end(),
                      [](const LayerConfig& layer) { return layer.mixture(); });

@@ -29,16 +29,44 @@ UNPACK_BODY std::uint32_t bits_of_float(float x) {
   return bits;
 }
 
-// Scaling by 2^112 moves the exponent bias from half to single precision, subnormals included;
-// infinities and NaN need theirs set by hand.
-UNPACK_BODY float f16_value(std::uint32_t h) {
-  const std::uint32_t sign = (h & 0x8000U) << 16;
-  const float scaled = float_of_bits((h & 0x7FFFU) << 13) * float_of_bits(0x77800000U);
-  const std::uint32_t special = (h & 0x7C00U) == 0x7C00U ? 0x7F800000U : 0U;
-  return float_of_bits(bits_of_float(scaled) | sign | special);
+// float16 -> the bits of the float, for one of them or a vector. Scaling by 2^112 moves the
+// exponent bias from half to single precision, subnormals included; infinities and NaN need theirs
+// set by hand.
+template <typename Float, typename Bits>
+UNPACK_BODY Bits f16_widened(const Bits& h) {
+  const Bits size = (h & 0x7FFFU) << 13, none = h & 0U;
+  Float scaled;
+  memcpy(&scaled, &size, sizeof size);
+  scaled *= 0x1p112F;
+  Bits value;
+  memcpy(&value, &scaled, sizeof value);
+  const Bits special = size >= (none | 0x7C00U << 13) ? none | 0x7F800000U : none;
+  return value | special | (h & 0x8000U) << 16;
 }
+UNPACK_BODY float f16_value(std::uint32_t h) { return float_of_bits(f16_widened<float>(h)); }
 
 UNPACK_BODY float bf16_value(std::uint32_t h) { return float_of_bits(h << 16); }
+
+// Bits of a number but NaN, of which the lowest `dropped` are to go: then the rest is the nearest,
+// ties to even.
+UNPACK_BODY std::uint32_t rounded_bits(std::uint32_t bits, int dropped) {
+  return bits + ((1U << (dropped - 1)) - 1U) + (bits >> dropped & 1U);
+}
+
+// The nearest bfloat16; `x` is no NaN.
+UNPACK_BODY std::uint16_t bf16_bits(float x) { return rounded_bits(bits_of_float(x), 16) >> 16; }
+
+// The nearest float16; 65520 and more become infinity.
+UNPACK_BODY std::uint16_t f16_bits(float x) {
+  const std::uint32_t bits = bits_of_float(x), sign = bits >> 16 & 0x8000U;
+  const std::uint32_t size = bits & 0x7FFFFFFFU;
+  if (size > 0x7F800000U) return sign | 0x7E00U;
+  if (size >= 0x477FF000U) return sign | 0x7C00U;
+  // Below 2^-14 the result is subnormal: adding 0.5 puts its last bit where the float addition
+  // rounds.
+  if (size < 0x38800000U) return sign | (bits_of_float(float_of_bits(size) + 0.5F) - 0x3F000000U);
+  return sign | ((rounded_bits(size, 13) >> 13) - (112U << 10));
+}
 
 // Elements of an MXFP4 block, and its bytes with the scale behind them.
 inline constexpr std::int64_t kMxfp4Block = 32;
@@ -80,11 +108,24 @@ UNPACK_BODY double floored_inverse(double sum, double abs, double beta, double f
   return sum < 0 ? -inverse : inverse;
 }
 
+// What the scores of a reader are multiplied with, so that they become credit: the branch's weight
+// times the credit of the entry over the denominator of its scores. In this order on every device.
+UNPACK_BODY double coefficient(double weight, double credit, double inverse) {
+  return weight * credit * inverse;
+}
+
 // Signed sums this small against their absolute sum decide the sign of a denominator by rounding.
 UNPACK_BODY bool ill_conditioned(double sum, double abs) { return fabs(sum) < 1e-5 * abs; }
 
-// A read that something is divided by: never closer to 0 than this.
-UNPACK_BODY double away_from_zero(double x) { return fabs(x) < 1e-10 ? 1e-10 : x; }
+// What of that credit passes such a denominator.
+UNPACK_BODY double doubtful(double weight, double credit, double sum, double abs) {
+  return ill_conditioned(sum, abs) ? weight * fabs(credit) : 0.0;
+}
+
+// The coefficient of the linearized rule, by what is read itself: never closer to 0 than this.
+UNPACK_BODY double linear_coefficient(double credit, double read) {
+  return credit / (fabs(read) < 1e-10 ? 1e-10 : read);
+}
 
 // Activations, and what bounds logits
 // ------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@
 #include <ranges>
 
 #include "backend/host/kernels.h"
+#include "base/center.h"
 #include "decompose/host_math.h"
 #include "engine/state.h"
 #include "forward/block.h"
@@ -97,13 +98,7 @@ class Relevance {
     }
   }
 
-  void center(std::span<double> row) const {
-    if (c_.norm != Norm::layer) return;
-    double mean = 0;
-    for (const double x : row) mean += x;
-    mean /= row.size();
-    for (double& x : row) x -= mean;
-  }
+  void center(std::span<double> row) const { base::center(c_.norm, row.data(), std::ssize(row)); }
 
   void seed(const TargetInfo& target, Values& g) {
     backend::Array direction = backend_.zeros(c_.d_model);

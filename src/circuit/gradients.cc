@@ -8,6 +8,7 @@
 #include <ranges>
 
 #include "backend/host/kernels.h"
+#include "base/center.h"
 #include "decompose/host_math.h"
 #include "engine/state.h"
 #include "forward/block.h"
@@ -108,12 +109,7 @@ class WayBack {
     }
   }
 
-  void center(double* row) const {
-    if (c_.norm != Norm::layer) return;
-    double mean = 0;
-    for (std::size_t i = 0; i < d_; ++i) mean += row[i];
-    for (std::size_t i = 0; i < d_; ++i) row[i] -= mean / d_;
-  }
+  void center(double* row) const { base::center(c_.norm, row, d_); }
 
   // From the gradient by the normed row to that by the row x itself, in place.
   void through_norm(Norm kind, const double* x, double dev, double* g) const {

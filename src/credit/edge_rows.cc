@@ -61,7 +61,8 @@ HeadRow<T> Edges<T>::row_made_again(int layer, int head, int query, const T* key
       size += std::fabs(score);
     }
     (*entry)[s] = share[s];
-    (*coef)[s] = options_.weights[0] * share[s] * base::inverse_denom(sum, size, options_.beta);
+    (*coef)[s] = base::coefficient(options_.weights[0], share[s],
+                                   base::inverse_denom(sum, size, options_.beta));
   }
   return {{entry, entry->data()}, {coef, coef->data()}};
 }

@@ -186,7 +186,7 @@ void Edges<T>::build_attention(int l, const backend::AttentionSums& sums,
     std::vector<double> entry(steps);
     for (std::size_t q = 0; q < steps; ++q) {
       const std::size_t row = h * pairs + backend::tri(q);
-      double& doubt = out.head_doubt[h * steps + q];
+      double doubt = 0;
       for (std::size_t s = 0; s <= q; ++s) entry[s] = numerators.get()[row + s];
       if (options_.dispatch == Dispatch::aligned) to_shares(entry.data(), q + 1, options_.beta);
       const auto coefficient = [&](const std::shared_ptr<const T>& sum,
@@ -194,20 +194,21 @@ void Edges<T>::build_attention(int l, const backend::AttentionSums& sums,
                                    double weight) {
         const double total = sum.get()[row + s];
         const double size = abs.get()[row + s];
-        if (base::ill_conditioned(total, size)) doubt += weight * std::fabs(entry[s]);
-        return weight * entry[s] * base::inverse_denom(total, size, options_.beta);
+        doubt += base::doubtful(weight, entry[s], total, size);
+        return base::coefficient(weight, entry[s], base::inverse_denom(total, size, options_.beta));
       };
       for (std::size_t s = 0; s <= q; ++s) {
         out.entry[row + s] = entry[s];
         out.key_coef[row + s] = coefficient(k_sum, k_abs, s, options_.weights[0]);
         if (queries) query_coef[row + s] = coefficient(q_sum, q_abs, s, options_.weights[1]);
-        if (base::ill_conditioned(v_sum.get()[v_row + s], v_abs.get()[v_row + s]))
-          doubt += options_.weights[2] * std::fabs(entry[s]);
+        doubt += base::doubtful(options_.weights[2], entry[s], v_sum.get()[v_row + s],
+                                v_abs.get()[v_row + s]);
       }
       if (queries && options_.scores == Scores::centered) {
         const std::size_t from = shape.first_source(q);
         center_coefficients(query_coef.data() + row + from, q + 1 - from);
       }
+      out.head_doubt[h * steps + q] = doubt;
     }
   });
   if (queries) {
@@ -220,10 +221,12 @@ void Edges<T>::build_attention(int l, const backend::AttentionSums& sums,
   out.value_edge.resize(c.n_kv_heads * steps * cl);
   d.backend().parallel_for(c.n_kv_heads * length, [&](std::int64_t at) {
     const std::size_t i = at;
-    const double inverse =
-        options_.weights[2] * base::inverse_denom(v_sum.get()[i], v_abs.get()[i], options_.beta);
+    // Of one unit of credit. A GPU takes the score in place of the unit, which rounds otherwise.
+    const double by =
+        base::coefficient(options_.weights[2], 1.0,
+                          base::inverse_denom(v_sum.get()[i], v_abs.get()[i], options_.beta));
     for (std::size_t j = 0; j < cl; ++j)
-      out.value_edge[i * cl + j] = v_scores.get()[i * cl + j] * inverse;
+      out.value_edge[i * cl + j] = v_scores.get()[i * cl + j] * by;
   });
 }
 
@@ -311,10 +314,10 @@ std::array<std::vector<double>, backend::kMostReaders> Edges<T>::mlp_edges(
           if (sums) {
             const double total = sum.get()[row + k];
             const double size = abs.get()[row + k];
-            to[k] = t[k] * base::inverse_denom(total, size, options_.beta);
-            if (base::ill_conditioned(total, size)) doubtful += std::fabs(t[k]);
+            to[k] = base::coefficient(1.0, t[k], base::inverse_denom(total, size, options_.beta));
+            doubtful += base::doubtful(1.0, t[k], total, size);
           } else {
-            to[k] = t[k] / base::away_from_zero(pre.get()[row + k]);
+            to[k] = base::linear_coefficient(t[k], pre.get()[row + k]);
           }
         }
         if (doubt) (*doubt)[i] += weight * doubtful;
@@ -406,8 +409,8 @@ DirectEdges Edges<T>::direct(int layer, int query, const backend::Array& directi
       backend.download(sum_array, at, sum);
       backend.download(abs_array, at, abs);
       for (std::size_t s = 0; s < sources; ++s)
-        coef[h * sources + s] = weight * out.entry[h * sources + s] *
-                                base::inverse_denom(sum[s], abs[s], options_.beta);
+        coef[h * sources + s] = base::coefficient(
+            weight, out.entry[h * sources + s], base::inverse_denom(sum[s], abs[s], options_.beta));
     }
     return coef;
   };

@@ -113,15 +113,11 @@ class EntryWalk {
   std::vector<EntryShares> head_shares(const GraphNode& node, double least) {
     const Writer& writer = d_.writers()[node.writer];
     const Options& options = edges_.options();
-    const LayerEdges<T>& e = edges_.light(writer.layer);
-    const DirectEdges* direct = node.direct ? graph_.start().direct_edges(writer.layer) : nullptr;
     const backend::AttentionSums& sums = d_.attention(writer.layer, options.scores);
     const std::int64_t cl = d_.writers().visible_to_attention(writer.layer);
     const int q = node.position;
     const std::int64_t at = writer.head * backend::tri(d_.length()) + backend::tri(q);
-    const std::int64_t group = writer.head / d_.config().group_size();
-    const auto keys = edges_.key_rows(writer.layer, writer.head, q);
-    const HeadRow<T> own = edges_.head_row(writer.layer, writer.head, q, keys);
+    const HeadEdges<T> head = head_edges(edges_, graph_.start(), node);
     backend::Array query_array = d_.backend().zeros((q + 1) * cl);
     d_.backend().query_scores(d_.attention_view(writer.layer), options.scores, writer.head, q,
                               query_array);
@@ -132,15 +128,13 @@ class EntryWalk {
     std::vector<EntryShares> entries;
     for (int s = 0; s <= q; ++s) {
       const std::size_t i = s;
-      const std::size_t direct_at = writer.head * (q + 1) + i;
-      const double share = direct ? direct->entry[direct_at] : own.entry.get()[i];
+      const double share = head.entry[i];
       if (std::fabs(share) < least) continue;
-      const double key_coef = direct ? direct->key_coef[direct_at] : own.key_coef.get()[i];
-      const double query_coef =
-          options.weights[1] * share * base::inverse_denom(sum[i], abs[i], options.beta);
-      const T* k = keys.get() + s * cl;
+      const double query_coef = base::coefficient(
+          options.weights[1], share, base::inverse_denom(sum[i], abs[i], options.beta));
+      const T* k = head.keys.get() + s * cl;
       const T* qs = static_cast<const T*>(queries.get()) + s * cl;
-      const T* v = e.value_edge.data() + (group * d_.length() + s) * cl;
+      const T* v = head.values.get() + s * cl;
       EntryShares entry;
       entry.entry = share;
       const auto add = [&](Branch branch, std::int64_t j, int position, double factor) {
@@ -148,7 +142,7 @@ class EntryWalk {
           entry.subs.push_back({branch, static_cast<int>(j), position, factor});
       };
       for (std::int64_t j = 0; j < cl; ++j) {
-        add(Branch::K, j, s, key_coef * k[j]);
+        add(Branch::K, j, s, head.key_coef[i] * k[j]);
         add(Branch::V, j, s, share * v[j]);
         add(Branch::Q, j, q, query_coef * qs[j]);
       }
@@ -161,12 +155,10 @@ class EntryWalk {
   std::vector<EntryShares> mlp_shares(const GraphNode& node, double least) {
     const Writer& writer = d_.writers()[node.writer];
     const Options& options = edges_.options();
-    const DirectEdges* direct = node.direct ? graph_.start().direct_edges(writer.layer) : nullptr;
     const backend::MlpView view = d_.mlp_view(writer.layer);
     const LayerConfig& shape = d_.config().layer(writer.layer);
     const std::size_t n = shape.entries();
-    const std::vector<double> share =
-        direct ? direct->neuron_share : edges_.neuron_shares(writer.layer, node.position);
+    const std::vector<double> share = entry_shares(edges_, graph_.start(), node);
     const std::vector<backend::MlpReader> readers = backend::mlp_readers(shape);
     std::vector<EntryShares> entries;
     std::vector<std::size_t> neurons;
@@ -195,8 +187,8 @@ class EntryWalk {
       d_.backend().download(sums.abs, at, abs);
       for (std::size_t i = 0; i < neurons.size(); ++i) {
         const std::size_t read = neurons[i] / each;
-        const double coef =
-            weight * share[neurons[i]] * base::inverse_denom(sum[read], abs[read], options.beta);
+        const double coef = base::coefficient(
+            weight, share[neurons[i]], base::inverse_denom(sum[read], abs[read], options.beta));
         for (int j = 0; j < view.visible; ++j) {
           const double factor = coef * rows[j * width + read];
           if (std::fabs(factor) >= least)

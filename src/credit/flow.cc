@@ -3,6 +3,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "credit/node_edges.h"
+
 namespace unpack::credit {
 
 namespace {
@@ -18,7 +20,6 @@ class LayerSweep {
  public:
   LayerSweep(const Edges<T>& edges, const Start& start, int layer, Flow& flow)
       : edges_(edges),
-        start_(start),
         flow_(flow),
         d_(edges.decomposition()),
         e_(edges.layer(layer)),
@@ -26,24 +27,12 @@ class LayerSweep {
         length_(d_.length()),
         stride_(d_.writers().count()),
         pairs_(backend::tri(length_)),
-        direct_(start.direct_edges(layer)) {}
+        nodes_(edges, layer, start.direct_edges(layer), flow) {}
 
   void mlp() {
-    const int writer = d_.writers().mlp(layer_);
     const std::size_t cm = d_.writers().visible_to_mlp(layer_);
-    for (int q = 0; q < length_; ++q) {
-      const double credit = *at(q, writer);
-      if (credit == 0) continue;
-      for (const auto& edge : e_.mlp_edge) {
-        if (!edge.empty()) add_scaled(credit, edge.data() + q * cm, cm, at(q, 0));
-      }
-    }
-    const double direct = flow_.direct[writer];
-    if (direct != 0 && direct_) {
-      for (const auto& edge : direct_->mlp_edge) {
-        if (!edge.empty()) add_scaled(direct, edge.data(), cm, at(direct_->query, 0));
-      }
-    }
+    for (int q = 0; q < length_; ++q)
+      nodes_.mlp(q, [&](double credit, const auto* row) { add_scaled(credit, row, cm, at(q, 0)); });
   }
 
   void attention() {
@@ -86,40 +75,29 @@ class LayerSweep {
     if (fold == nullptr) return false;
     const ModelConfig& c = d_.config();
     const std::size_t heads = c.n_heads, length = length_;
-    const std::size_t sources =
-        direct_ ? static_cast<std::size_t>(direct_->query) + 1 : std::size_t{0};
-    std::vector<double> credit(heads * length), own(heads * sources), folded;
+    std::vector<double> credit(heads * length), folded;
     for (std::size_t h = 0; h < heads; ++h) {
       const int writer = d_.writers().head(layer_, h);
       for (std::size_t q = 0; q < length; ++q) credit[h * length + q] = *at(q, writer);
-      for (std::size_t s = 0; s < sources; ++s)
-        own[h * sources + s] = flow_.direct[writer] * direct_->key_coef[h * sources + s];
     }
+    const std::vector<double> own = nodes_.direct_keys(heads);
     fold->fold_keys_with(d_.attention_view(layer_),
-                         {e_.key_coef.data(), credit, direct_ ? direct_->query : 0, own}, folded);
+                         {e_.key_coef.data(), credit, nodes_.direct_query(), own}, folded);
     std::vector<double> values(heads * length, 0.0);
     d_.backend().parallel_for(c.n_heads, [&](std::int64_t head) {
       const std::size_t h = head;
       double* to = values.data() + h * length;
-      for (std::size_t q = 0; q < length; ++q) {
-        const double x = credit[h * length + q];
-        const std::size_t row = h * pairs_ + backend::tri(q);
-        if (x != 0) add_scaled(x, e_.entry.data() + row, q + 1, to);
-      }
-      const double direct = flow_.direct[d_.writers().head(layer_, h)];
-      if (direct_ && direct != 0)
-        add_scaled(direct, direct_->entry.data() + h * sources, sources, to);
+      for (std::size_t q = 0; q < length; ++q)
+        nodes_.head(h, q,
+                    [&](double x, const auto& rows) { add_scaled(x, rows.entry, q + 1, to); });
     });
     d_.backend().parallel_for(length_, [&](std::int64_t position) {
       const std::size_t s = position;
       double* to = at(position, 0);
       for (std::size_t h = 0; h < heads; ++h) {
-        const double x = credit[h * length + s], value = values[h * length + s];
-        if (x != 0) add_scaled(x, e_.query_edge.data() + (h * length + s) * cl, cl, to);
-        if (direct_ && direct_->query == static_cast<int>(position)) {
-          const double direct = flow_.direct[d_.writers().head(layer_, h)];
-          if (direct != 0) add_scaled(direct, direct_->query_edge.data() + h * cl, cl, to);
-        }
+        nodes_.head(h, s,
+                    [&](double x, const auto& rows) { add_scaled(x, rows.query_edge, cl, to); });
+        const double value = values[h * length + s];
         const std::size_t row = h / c.group_size() * length + s;
         if (value != 0) add_scaled(value, e_.value_edge.data() + row * cl, cl, to);
       }
@@ -136,32 +114,21 @@ class LayerSweep {
   void send(int h, std::size_t cl, std::vector<double>& sums, std::vector<double>& values,
             std::vector<double>& key_coef) {
     const std::size_t hs = h;
-    const int writer = d_.writers().head(layer_, h);
-    // entry[q + 1], coef[q + 1] and query_edge[Cl] of the node at q, or of its direct credit.
-    const auto pass_on = [&](double credit, int q, const auto* entry, const auto* coef,
-                             const auto* query_edge) {
-      if (credit == 0) return;
-      add_scaled(credit, query_edge, cl, sums.data() + q * cl);
-      add_scaled(credit, entry, q + 1, values.data());
-      if (!edges_.has_table()) {
-        add_scaled(credit, coef, q + 1, key_coef.data() + hs * pairs_ + backend::tri(q));
-        return;
-      }
-      const auto rows = edges_.key_rows(layer_, h, q);
-      for (std::size_t s = 0; s <= static_cast<std::size_t>(q); ++s) {
-        const double k = credit * coef[s];
-        if (k != 0) add_scaled(k, rows.get() + s * cl, cl, sums.data() + s * cl);
-      }
-    };
     for (int q = 0; q < length_; ++q) {
-      const std::size_t row = hs * pairs_ + backend::tri(q);
-      pass_on(*at(q, writer), q, e_.entry.data() + row, e_.key_coef.data() + row,
-              e_.query_edge.data() + (hs * length_ + q) * cl);
+      nodes_.head(hs, q, [&](double credit, const auto& own) {
+        add_scaled(credit, own.query_edge, cl, sums.data() + q * cl);
+        add_scaled(credit, own.entry, q + 1, values.data());
+        if (!edges_.has_table()) {
+          add_scaled(credit, own.key_coef, q + 1, key_coef.data() + hs * pairs_ + backend::tri(q));
+          return;
+        }
+        const auto rows = edges_.key_rows(layer_, h, q);
+        for (std::size_t s = 0; s <= static_cast<std::size_t>(q); ++s) {
+          const double k = credit * own.key_coef[s];
+          if (k != 0) add_scaled(k, rows.get() + s * cl, cl, sums.data() + s * cl);
+        }
+      });
     }
-    if (!direct_) return;
-    const std::size_t sources = direct_->query + 1;
-    pass_on(flow_.direct[writer], direct_->query, direct_->entry.data() + hs * sources,
-            direct_->key_coef.data() + hs * sources, direct_->query_edge.data() + hs * cl);
   }
 
   void fold_keys(const std::vector<double>& key_coef, std::size_t cl) {
@@ -185,7 +152,6 @@ class LayerSweep {
   }
 
   const Edges<T>& edges_;
-  const Start& start_;
   Flow& flow_;
   const decompose::Decomposition& d_;
   const LayerEdges<T>& e_;
@@ -193,7 +159,7 @@ class LayerSweep {
   int length_;
   std::size_t stride_;
   std::size_t pairs_;
-  const DirectEdges* direct_;
+  LayerNodes<T> nodes_;
 };
 
 }  // namespace
@@ -291,45 +257,25 @@ std::vector<std::pair<Branch, std::vector<double>>> outgoing(const Edges<T>& edg
   const Writer& writer = d.writers()[node.writer];
   const std::size_t stride = d.writers().count();
   const std::size_t size = d.length() * stride;
-  const LayerEdges<T>& e = edges.light(writer.layer);
-  const DirectEdges* direct = start.root_is_direct ? start.direct_edges(writer.layer) : nullptr;
+  const GraphNode from{node.writer, node.position, start.root_is_direct};
   const std::size_t q = node.position;
   std::vector<std::pair<Branch, std::vector<double>>> out;
   if (writer.kind == WriterKind::mlp) {
-    const std::size_t cm = d.writers().visible_to_mlp(writer.layer);
-    const std::vector<backend::MlpReader> readers =
-        backend::mlp_readers(d.config().layer(writer.layer));
-    for (std::size_t i = 0; i < readers.size(); ++i) {
+    for (const ReaderEdges& reader : reader_edges(edges, start, from)) {
       std::vector<double> to(size, 0.0);
-      if (direct) {
-        add_scaled(1.0, direct->mlp_edge[i].data(), cm, to.data() + q * stride);
-      } else {
-        add_scaled(1.0, e.mlp_edge[i].data() + q * cm, cm, to.data() + q * stride);
-      }
-      out.emplace_back(readers[i].branch, std::move(to));
+      add_scaled(1.0, reader.row.data(), reader.row.size(), to.data() + q * stride);
+      out.emplace_back(reader.branch, std::move(to));
     }
     return out;
   }
   const std::size_t cl = d.writers().visible_to_attention(writer.layer);
-  const std::size_t h = writer.head;
-  const std::size_t group = h / d.config().group_size();
+  const HeadEdges<T> head = head_edges(edges, start, from);
   std::vector<double> k(size, 0.0), query(size, 0.0), v(size, 0.0);
-  const auto rows = edges.key_rows(writer.layer, writer.head, node.position);
-  const HeadRow<T> own =
-      direct ? HeadRow<T>{} : edges.head_row(writer.layer, writer.head, node.position, rows);
-  const auto values = edges.value_rows(writer.layer, group, node.position);
   for (std::size_t s = 0; s <= q; ++s) {
-    const double coef = direct ? direct->key_coef[h * (q + 1) + s] : own.key_coef.get()[s];
-    const double entry = direct ? direct->entry[h * (q + 1) + s] : own.entry.get()[s];
-    add_scaled(coef, rows.get() + s * cl, cl, k.data() + s * stride);
-    add_scaled(entry, values.get() + s * cl, cl, v.data() + s * stride);
+    add_scaled(head.key_coef[s], head.keys.get() + s * cl, cl, k.data() + s * stride);
+    add_scaled(head.entry[s], head.values.get() + s * cl, cl, v.data() + s * stride);
   }
-  if (direct) {
-    add_scaled(1.0, direct->query_edge.data() + h * cl, cl, query.data() + q * stride);
-  } else {
-    add_scaled(1.0, edges.query_row(writer.layer, writer.head, node.position).get(), cl,
-               query.data() + q * stride);
-  }
+  add_scaled(1.0, head.query_edge.data(), cl, query.data() + q * stride);
   out.emplace_back(Branch::K, std::move(k));
   out.emplace_back(Branch::Q, std::move(query));
   out.emplace_back(Branch::V, std::move(v));

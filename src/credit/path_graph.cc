@@ -94,8 +94,6 @@ template <typename T>
 void PathGraph<T>::measure_unfiltered(TopNode& top, const std::shared_ptr<const T>& keys) const {
   const decompose::Decomposition& d = decomposition();
   const Writer& writer = d.writers()[top.node.writer];
-  const LayerEdges<T>& e = edges_.light(writer.layer);
-  const DirectEdges* direct = top.node.direct ? start_.direct_edges(writer.layer) : nullptr;
   const std::size_t q = top.node.position;
   const auto add = [&](double factor, const auto* row, std::size_t n, std::size_t position) {
     const int s = position;
@@ -104,35 +102,19 @@ void PathGraph<T>::measure_unfiltered(TopNode& top, const std::shared_ptr<const 
     top.bound = std::max(top.bound, std::fabs(factor) * reach.bound);
   };
   if (writer.kind == WriterKind::mlp) {
-    const std::size_t cm = d.writers().visible_to_mlp(writer.layer);
-    for (std::size_t side = 0; side < e.mlp_edge.size(); ++side) {
-      if (direct ? direct->mlp_edge[side].empty() : e.mlp_edge[side].empty()) continue;
-      if (direct) {
-        add(1.0, direct->mlp_edge[side].data(), cm, q);
-      } else {
-        add(1.0, e.mlp_edge[side].data() + q * cm, cm, q);
-      }
-    }
+    for (const ReaderEdges& reader : reader_edges(edges_, start_, top.node))
+      add(1.0, reader.row.data(), reader.row.size(), q);
   } else {
     const std::size_t cl = d.writers().visible_to_attention(writer.layer);
     const std::size_t h = writer.head;
-    const std::size_t group = h / d.config().group_size();
-    const auto rows = keys ? std::shared_ptr<const T>(keys, keys.get() + h * (q + 1) * cl)
-                           : edges_.key_rows(writer.layer, writer.head, top.node.position);
-    const HeadRow<T> own =
-        direct ? HeadRow<T>{} : edges_.head_row(writer.layer, writer.head, top.node.position, rows);
-    const auto values = edges_.value_rows(writer.layer, group, top.node.position);
+    const HeadEdges<T> head =
+        head_edges(edges_, start_, top.node,
+                   keys ? std::shared_ptr<const T>(keys, keys.get() + h * (q + 1) * cl) : nullptr);
     for (std::size_t s = 0; s <= q; ++s) {
-      add(direct ? direct->key_coef[h * (q + 1) + s] : own.key_coef.get()[s], rows.get() + s * cl,
-          cl, s);
-      add(direct ? direct->entry[h * (q + 1) + s] : own.entry.get()[s], values.get() + s * cl, cl,
-          s);
+      add(head.key_coef[s], head.keys.get() + s * cl, cl, s);
+      add(head.entry[s], head.values.get() + s * cl, cl, s);
     }
-    if (direct) {
-      add(1.0, direct->query_edge.data() + h * cl, cl, q);
-    } else {
-      add(1.0, edges_.query_row(writer.layer, writer.head, top.node.position).get(), cl, q);
-    }
+    add(1.0, head.query_edge.data(), cl, q);
   }
   top.mass = top.mass_all;
 }
@@ -142,50 +124,30 @@ void PathGraph<T>::for_each_edge(const GraphNode& node,
                                  const std::function<void(const GraphEdge&)>& visit) const {
   const decompose::Decomposition& d = decomposition();
   const Writer& writer = d.writers()[node.writer];
-  const LayerEdges<T>& e = edges_.light(writer.layer);
-  const DirectEdges* direct = node.direct ? start_.direct_edges(writer.layer) : nullptr;
   const std::size_t q = node.position;
   const auto emit = [&](int j, int s, Branch branch, double factor) {
     if (factor != 0) visit({j, s, branch, factor});
   };
   if (writer.kind == WriterKind::mlp) {
-    const int cm = d.writers().visible_to_mlp(writer.layer);
-    const std::vector<backend::MlpReader> readers =
-        backend::mlp_readers(d.config().layer(writer.layer));
-    for (std::size_t side = 0; side < readers.size(); ++side) {
-      for (int j = 0; j < cm; ++j) {
-        const std::size_t js = j;
-        emit(j, node.position, readers[side].branch,
-             direct ? direct->mlp_edge[side][js] : e.mlp_edge[side][q * cm + js]);
-      }
+    for (const ReaderEdges& reader : reader_edges(edges_, start_, node)) {
+      int j = 0;
+      for (const double factor : reader.row) emit(j++, node.position, reader.branch, factor);
     }
     return;
   }
   const int visible = d.writers().visible_to_attention(writer.layer);
   const std::size_t cl = visible;
-  const std::size_t h = writer.head;
-  const std::size_t group = h / d.config().group_size();
-  const auto rows = edges_.key_rows(writer.layer, writer.head, node.position);
-  const HeadRow<T> own =
-      direct ? HeadRow<T>{} : edges_.head_row(writer.layer, writer.head, node.position, rows);
-  const auto values = edges_.value_rows(writer.layer, group, node.position);
-  const auto query_edge = direct ? std::shared_ptr<const T>()
-                                 : edges_.query_row(writer.layer, writer.head, node.position);
+  const HeadEdges<T> head = head_edges(edges_, start_, node);
   for (std::size_t s = 0; s <= q; ++s) {
-    const double coef = direct ? direct->key_coef[h * (q + 1) + s] : own.key_coef.get()[s];
-    const double entry = direct ? direct->entry[h * (q + 1) + s] : own.entry.get()[s];
-    const T* key = rows.get() + s * cl;
-    const T* value = values.get() + s * cl;
+    const T* key = head.keys.get() + s * cl;
+    const T* value = head.values.get() + s * cl;
     for (int j = 0; j < visible; ++j) {
-      emit(j, s, Branch::K, coef * key[j]);
-      emit(j, s, Branch::V, entry * value[j]);
+      emit(j, s, Branch::K, head.key_coef[s] * key[j]);
+      emit(j, s, Branch::V, head.entry[s] * value[j]);
     }
   }
-  for (int j = 0; j < visible; ++j) {
-    const std::size_t js = j;
-    emit(j, node.position, Branch::Q,
-         direct ? direct->query_edge[h * cl + js] : query_edge.get()[js]);
-  }
+  int j = 0;
+  for (const double factor : head.query_edge) emit(j++, node.position, Branch::Q, factor);
 }
 
 template <typename T>

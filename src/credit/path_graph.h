@@ -8,15 +8,10 @@
 
 #include "credit/edges.h"
 #include "credit/flow.h"
+#include "credit/node_edges.h"
 #include "credit/suffix.h"
 
 namespace unpack::credit {
-
-struct GraphNode {
-  int writer = 0;
-  int position = 0;
-  bool direct = false;  // passes on direct credit
-};
 
 struct GraphEdge {
   int writer = 0;

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/center.h"
 #include "engine/state.h"
 
 namespace unpack {
@@ -86,12 +87,6 @@ class Unembedding {
   mutable std::vector<double> scored_, scores_;
 };
 
-void center(std::vector<double>& vector, const ModelConfig& config) {
-  if (config.norm != Norm::layer) return;
-  const double mean = std::accumulate(vector.begin(), vector.end(), 0.0) / vector.size();
-  for (double& x : vector) x -= mean;
-}
-
 std::vector<NeuronWriting> neuron_writing(const Prepared& prepared, const Node& node, int top,
                                           const std::vector<int>& neurons,
                                           const Unembedding& unembedding) {
@@ -116,7 +111,7 @@ std::vector<NeuronWriting> neuron_writing(const Prepared& prepared, const Node& 
     backend.mlp_out(layer, alone, 1, nullptr, written);
     std::vector<double> vector(index(c.d_model));
     backend.download(written, 0, vector);
-    center(vector, c);
+    base::center(c.norm, vector.data(), std::ssize(vector));
     out.push_back({neuron, value[0], unembedding.strongest(vector, top, false)});
   }
   return out;

@@ -304,9 +304,9 @@ double by_layer_memory_cost(const ModelConfig& c, const Writers& writers, int to
   double widest = 0, sides = 1, edges = 0;
   for (int l = 0; l < c.n_layers; ++l) {
     widest = std::max(widest, static_cast<double>(c.layer(l).entries()));
-    if (c.layer(l).gated()) sides = 2;
-    edges += s * (writers.visible_to_attention(l) * (h + g) +
-                  writers.visible_to_mlp(l) * (c.layer(l).gated() ? 2.0 : 1.0));
+    const double own = backend::neuron_sides(c.layer(l));
+    sides = std::max(sides, own);
+    edges += s * (writers.visible_to_attention(l) * (h + g) + writers.visible_to_mlp(l) * own);
   }
   // Streams, heads, and edges but for those of pairs.
   double bytes = kBytes * (s * (layers * (4 * d + 2 * q + 2 * kv) + 3 * d) + edges);

@@ -239,7 +239,8 @@ void ReadSweep::mlp(int l, const Values& linear, const Values& keyed, Values& ou
           sum += r;
           abs += std::fabs(r);
         }
-        const double by = weight * passed.credit[q] * base::inverse_denom(sum, abs, o_.beta);
+        const double by =
+            base::coefficient(weight, passed.credit[q], base::inverse_denom(sum, abs, o_.beta));
         for (std::size_t i = 0; i < width_; ++i) read[q * width_ + i] *= by;
       }
     }

@@ -226,20 +226,11 @@ void answer(const engine::PreparedState& state, const Question& question, const 
         for (std::size_t w = 0; w < count; ++w) by_writer[w][s] = sent[s * count + w];
       }
     }
-    const credit::DirectEdges* direct =
-        start.root_is_direct ? start.direct_edges(writer.layer) : nullptr;
+    std::vector<double> shares = credit::entry_shares(
+        *edges, start, {result.root->writer, result.root->position, start.root_is_direct});
     if (writer.kind == WriterKind::head) {
-      const std::size_t sources = result.root->position + 1;
-      const std::size_t direct_at = writer.head * sources;
-      const credit::HeadRow<T> own =
-          edges->head_row(writer.layer, writer.head, result.root->position,
-                          edges->key_rows(writer.layer, writer.head, result.root->position));
-      for (std::size_t s = 0; s < sources; ++s) {
-        result.entries.push_back(direct ? direct->entry[direct_at + s] : own.entry.get()[s]);
-      }
+      result.entries = std::move(shares);
     } else {
-      const std::vector<double> shares =
-          direct ? direct->neuron_share : edges->neuron_shares(writer.layer, result.root->position);
       engine::add_neuron_entries(d, *result.root, shares, result);
     }
     if (question.composition) add_composition(result, *plain, writers);

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "backend/mlp_readers.h"
+#include "base/center.h"
 #include "engine/state.h"
 #include "forward/block.h"
 #include "model/weights.h"
@@ -72,11 +73,7 @@ class Closure {
     return out;
   }
 
-  void center(double* row) const {
-    if (c_.norm == Norm::rms) return;
-    const double mean = std::accumulate(row, row + c_.d_model, 0.0) / c_.d_model;
-    for (int i = 0; i < c_.d_model; ++i) row[i] -= mean;
-  }
+  void center(double* row) const { base::center(c_.norm, row, c_.d_model); }
 
   void add_constants(int l, backend::Sublayer sublayer, const forward::LayerPass& t) {
     const bool attention = sublayer == backend::Sublayer::attention;

@@ -82,7 +82,7 @@ void convert_any(const std::byte* data, DType dtype, std::int64_t n, Out* out) {
       return;
     case DType::bf16:
       for (std::int64_t i = 0; i < n; ++i)
-        out[i] = std::bit_cast<float>(std::uint32_t{load_raw<std::uint16_t>(data, i)} << 16);
+        out[i] = base::bf16_value(load_raw<std::uint16_t>(data, i));
       return;
     case DType::f16:
       return convert_half(data, n, out);
@@ -140,26 +140,10 @@ float tensor::f16_to_f32(std::uint16_t h) { return base::f16_value(h); }
 float tensor::bf16_to_f32(std::uint16_t h) { return base::bf16_value(h); }
 
 std::uint16_t tensor::f32_to_bf16(float x) {
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
-  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return (bits >> 16) | 0x0040u;
-  return (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
+  return std::isnan(x) ? (base::bits_of_float(x) >> 16) | 0x0040u : base::bf16_bits(x);
 }
 
-std::uint16_t tensor::f32_to_f16(float x) {
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
-  const std::uint32_t sign = (bits >> 16) & 0x8000u;
-  const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
-  if (magnitude > 0x7F800000u) return sign | 0x7E00u;
-  if (magnitude >= 0x477FF000u) return sign | 0x7C00u;  // 65520 and more round to infinity
-  if (magnitude < 0x38800000u) {
-    // Below 2^-14 the result is subnormal: adding 0.5 puts its last bit where the float addition
-    // rounds.
-    const float rounded = std::bit_cast<float>(magnitude) + 0.5f;
-    return sign | (std::bit_cast<std::uint32_t>(rounded) - 0x3F000000u);
-  }
-  const std::uint32_t rounded = magnitude + 0xFFFu + ((magnitude >> 13) & 1u);
-  return sign | ((rounded >> 13) - (112u << 10));
-}
+std::uint16_t tensor::f32_to_f16(float x) { return base::f16_bits(x); }
 
 double tensor::load_element(const std::byte* data, DType dtype, std::int64_t index) {
   switch (dtype) {

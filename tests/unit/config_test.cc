@@ -32,6 +32,15 @@ json with(json config, const json& changes) {
   return config;
 }
 
+TEST(ModelConfig, IsGatedWhereSomeLayerIs) {
+  ModelConfig config;
+  EXPECT_FALSE(config.gated());
+  config.layers.resize(2);
+  EXPECT_FALSE(config.gated());
+  config.layers[1].mlp = MlpKind::gated;
+  EXPECT_TRUE(config.gated());
+}
+
 TEST(ConfigDefaults, OfGpt2AreThoseOfTheTransformersLibrary) {
   const ModelConfig c = parse({{"model_type", "gpt2"}});
   EXPECT_EQ(c.family, "gpt2");

@@ -9,6 +9,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "base/formulas.h"
 #include "model/load.h"
 #include "model/save.h"
 #include "unit/weights_files.h"
@@ -50,6 +51,18 @@ TEST(HalfPrecision, RoundsToNearestAndTiesToEven) {
   EXPECT_EQ(tensor::f32_to_bf16(1.0f + 3 * 0x1p-8f), tensor::f32_to_bf16(1.0f + 0x1p-6f));
   EXPECT_TRUE(std::isnan(tensor::bf16_to_f32(tensor::f32_to_bf16(NAN))));
   EXPECT_TRUE(std::isnan(tensor::f16_to_f32(tensor::f32_to_f16(NAN))));
+}
+
+TEST(HalfPrecision, VectorsAreWidenedByTheRuleOfSingleElements) {
+  using Words [[gnu::vector_size(16)]] = std::uint32_t;
+  using Floats [[gnu::vector_size(16)]] = float;
+  for (std::uint32_t h = 0; h < 0x10000; h += 4) {
+    const Words four = {h, h + 1, h + 2, h + 3};
+    const Words bits = base::f16_widened<Floats>(four);
+    for (std::uint32_t i = 0; i < 4; ++i)
+      ASSERT_EQ(bits[i],
+                base::bits_of_float(tensor::f16_to_f32(static_cast<std::uint16_t>(h + i))));
+  }
 }
 
 TEST(HalfPrecision, RunsAgreeWithSingleElements) {

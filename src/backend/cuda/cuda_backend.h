@@ -200,7 +200,6 @@ class CudaBackend final : public Backend, public DeviceCredit, public DeviceMemo
   Projection projection(Side side, const AttentionView& view, const DeviceRoles& layer);
   void low_rank_project(const AttentionView& view, const Projection& way, std::int64_t first,
                         std::int64_t positions, Array& out);
-  int layers_seen(int visible) const;  // whose heads are among the first writers
 
   Operand operand(const DeviceMatrix& m) { return DeviceWeights::operand(m, *device_); }
   bool few_rows(const DeviceMatrix& w, std::int64_t m) const;

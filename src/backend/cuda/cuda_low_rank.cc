@@ -5,33 +5,27 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/low_rank_rule.h"
+#include "backend/score_plan.h"
 
 namespace unpack::backend::cuda {
 
 namespace {
 
 // Writers that are no heads.
-std::vector<int> plain_writers(const ModelConfig& c, int visible) {
+std::vector<int> plain_writers(const Writers& writers, int visible) {
   std::vector<int> out;
-  const int first = c.has_pos_writer() ? 2 : 1;
   for (int j = 0; j < visible; ++j) {
-    if (j < first || (j - first) % (c.n_heads + 1) == c.n_heads) out.push_back(j);
+    if (writers[j].kind != WriterKind::head) out.push_back(j);
   }
   return out;
 }
 
 }  // namespace
 
-int CudaBackend::layers_seen(int visible) const {
-  const int first = config_.has_pos_writer() ? 2 : 1, each = config_.n_heads + 1;
-  return (visible - first + 1) / each;  // those whose MLP is not among them yet, too
-}
-
-// Of a model whose layers go up as they are needed every layer would go up for every other one. A
-// norm behind the heads has a deviation for every position, which z lacks.
+// Of a model whose layers go up as they are needed every layer would go up for every other one.
 bool CudaBackend::low_rank(const DeviceMatrix& w, std::int64_t length) {
   const std::int64_t rows = static_cast<std::int64_t>(config_.n_heads) * config_.d_head;
-  if (on_device_.streams() || weights_->layers[0][model::Role::attn_post_w]) return false;
+  if (on_device_.streams() || !heads_write_products(config_)) return false;
   return split_.pays(w, rows) && low_rank_is_cheaper(config_, length, split_.gain(w));
 }
 
@@ -90,7 +84,7 @@ MlpSums CudaBackend::low_rank_neurons(const MlpView& view, MlpSide side,
                                       const DeviceMatrix& matrix) {
   const std::int64_t d = config_.d_model, n = matrix.out, cl = view.visible, length = view.length,
                      heads = config_.n_heads, width = heads * config_.d_head;
-  const std::vector<int> plain = plain_writers(config_, view.visible);
+  const std::vector<int> plain = plain_writers(writers_, view.visible);
   const auto columns = device_->upload(std::span<const int>(plain));
   const auto p = static_cast<std::int64_t>(plain.size()), most = std::max(p, heads);
   MlpSums sums;
@@ -114,11 +108,11 @@ MlpSums CudaBackend::low_rank_neurons(const MlpView& view, MlpSide side,
   each_tile(p, 0, columns.get(), [&](std::int64_t q0, std::int64_t nq) {
     multiply_plain(view, plain, columns.get(), q0, nq, weights, ptr(tile));
   });
-  for (int source = 0; source < layers_seen(view.visible); ++source) {
+  for (int source = 0; source < source_layers(writers_, view.visible); ++source) {
     // Sums of sizes over neurons' writers: as exact as those of other writers.
     const SplitProducts::HeadWeights made = by_head(head_product(source, weights), n, weights.kind);
     const float* z = ptr(*view.z[source]);
-    const std::int64_t first = (config_.has_pos_writer() ? 2 : 1) + source * (heads + 1);
+    const std::int64_t first = writers_.first_of_layer(source);
     each_tile(heads, first, nullptr, [&](std::int64_t q0, std::int64_t nq) {
       split_.multiply_heads(z + q0 * width, nq, made, ptr(tile), heads * n);
     });
@@ -132,7 +126,7 @@ void CudaBackend::low_rank_project(const AttentionView& view, const Projection& 
                                    std::int64_t first, std::int64_t positions, Array& out) {
   const std::int64_t d = config_.d_model, n = way.width, cl = view.visible, heads = config_.n_heads,
                      each = heads * config_.d_head;
-  const std::vector<int> plain = plain_writers(config_, view.visible);
+  const std::vector<int> plain = plain_writers(writers_, view.visible);
   const auto columns = device_->upload(std::span<const int>(plain));
   const std::int64_t p = plain.size();
   const std::int64_t at_once = positions_at_once(positions, p * (n + 2 * d));
@@ -143,9 +137,9 @@ void CudaBackend::low_rank_project(const AttentionView& view, const Projection& 
     device_->launch(PlaceRows{ptr(made), columns.get(), ptr(out) + done * cl * n, p, cl, n},
                     rows * n);
   }
-  for (int source = 0; source < layers_seen(view.visible); ++source) {
+  for (int source = 0; source < source_layers(writers_, view.visible); ++source) {
     const std::size_t at = source;
-    const std::int64_t to = (config_.has_pos_writer() ? 2 : 1) + source * (heads + 1);
+    const std::int64_t to = writers_.first_of_layer(source);
     split_.multiply_heads(
         ptr(*view.z[at]) + first * each, positions,
         by_head(way.heads.empty() ? head_product(source, way.parts) : way.heads[at], n,

@@ -121,7 +121,7 @@ MlpSums CudaBackend::mlp_sums(const MlpView& view, MlpSide side, Scores scores) 
 Array CudaBackend::summed_parts(const WriterParts& parts, int visible, int length) {
   const std::int64_t d = config_.d_model, size = std::int64_t{length} * d;
   Array out = device_->zeros(size);
-  int at = config_.has_pos_writer() ? 2 : 1;
+  int at = writers_.terminals();
   add(*parts.emb, out, size);
   if (config_.has_pos_writer()) add(*parts.pos, out, size);
   for (const WriterParts::Layer& layer : parts.layers) {

@@ -3,6 +3,7 @@
 #include "backend/cuda/weight_copy.h"
 #include "backend/fold_rule.h"
 #include "backend/mlp_readers.h"
+#include "backend/score_plan.h"
 
 namespace unpack::backend::cuda {
 
@@ -35,7 +36,7 @@ std::vector<DevicePlan::Part> CudaBackend::plan(const Writers& writers, int toke
   const auto products = [&](Part& part, const DeviceMatrix& m, int visible, bool may, double rows) {
     const double all = visible, columns = m.out;
     const bool low = may && low_rank(m, tokens);
-    const double sources = low ? layers_seen(visible) : 0;
+    const double sources = low ? source_layers(writers_, visible) : 0;
     part.flop += 2 * rows * (all - sources * h) * size_of(m) +
                  sources * 2 * h * e * (size_of(m) + rows * columns);
     part.byte += kFloat * (size_of(m) * (1 + sources) + 3 * sources * h * e * columns);

@@ -4,6 +4,7 @@
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/tile_rule.h"
 #include "backend/fold_rule.h"
+#include "backend/score_plan.h"
 
 namespace unpack::backend::cuda {
 
@@ -94,7 +95,7 @@ CudaBackend::Projection CudaBackend::projection(Side side, const AttentionView& 
   }
   // Keys of all positions are made at once, queries those of some at a time.
   if (out.low_rank && (side == Side::query || view.parts != nullptr)) {
-    for (int source = 0; source < layers_seen(view.visible); ++source)
+    for (int source = 0; source < source_layers(writers_, view.visible); ++source)
       out.heads.push_back(head_product(source, out.parts));
   }
   return out;

@@ -18,23 +18,13 @@ using kernels::pairs_before;
 using kernels::sum_and_size;
 using Rotary = kernels::Rotary<float>;
 
-// The nearest numbers of eight and of eleven bits, ties to even; `x` is finite.
-inline constexpr std::uint32_t kBelowBf16 = 0xFFFFU, kBelowTf32 = 0x1FFFU;
-UNPACK_BODY std::uint16_t bf16_bits(float x) {
-  const std::uint32_t bits = base::bits_of_float(x);
-  return (bits + (kBelowBf16 >> 1) + (bits >> 16 & 1U)) >> 16;
-}
-// The nearest half, of a number below 65,520.
+using base::bf16_bits;
+// As base::f16_bits, by the instruction where there is one.
 UNPACK_BODY std::uint16_t f16_bits(float x) {
 #ifdef __CUDA_ARCH__
   return __half_as_ushort(__float2half_rn(x));
 #else
-  const std::uint32_t bits = base::bits_of_float(x), sign = bits >> 16 & 0x8000U,
-                      size = bits & 0x7FFFFFFFU;
-  constexpr std::uint32_t kLeastNormal = 0x38800000U, kBias = 0x38000000U;
-  if (size >= kLeastNormal) return sign | (size - kBias + 0xFFFU + (size >> 13 & 1U)) >> 13;
-  const float steps = base::float_of_bits(size) * 16777216.0F;
-  return sign | static_cast<std::uint32_t>(std::nearbyint(steps));
+  return base::f16_bits(x);
 #endif
 }
 // A power of two that brings the largest of some numbers to between 2^14 and 2^15, where halves
@@ -45,9 +35,10 @@ UNPACK_BODY float unit_of(float largest) {
   const std::uint32_t least = exponent < 28U ? 28U : exponent;
   return base::float_of_bits((2 * 127U + 14U - least) << 23);
 }
+// The nearest number of eleven bits, ties to even; `x` is no NaN.
+inline constexpr std::uint32_t kBelowTf32 = 0x1FFFU;
 UNPACK_BODY float tf32_rounded(float x) {
-  const std::uint32_t bits = base::bits_of_float(x);
-  return base::float_of_bits((bits + (kBelowTf32 >> 1) + (bits >> 13 & 1U)) & ~kBelowTf32);
+  return base::float_of_bits(base::rounded_bits(base::bits_of_float(x), 13) & ~kBelowTf32);
 }
 
 // How weights are stored on the device. MXFP4: blocks with their scale behind them.

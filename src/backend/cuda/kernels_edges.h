@@ -51,16 +51,16 @@ struct HeadShares {
         n,
         [&](Index s, double& a, double& b) {
           const double share = t[s] * scale;
-          const double size = fabs(share);
           const double ks = k_sum[sums_at + s], ka = k_abs[sums_at + s];
           const double qs = q_sum[sums_at + s], qa = q_abs[sums_at + s];
-          const double from_query = weight_q * share * base::inverse_denom(qs, qa, beta);
+          const double from_query =
+              base::coefficient(weight_q, share, base::inverse_denom(qs, qa, beta));
           entry[at + s] = share;
-          key_coef[at + s] = weight_k * share * base::inverse_denom(ks, ka, beta);
+          key_coef[at + s] = base::coefficient(weight_k, share, base::inverse_denom(ks, ka, beta));
           query_coef[at + s] = from_query;
-          if (base::ill_conditioned(ks, ka)) a += weight_k * size;
-          if (base::ill_conditioned(qs, qa)) a += weight_q * size;
-          if (base::ill_conditioned(v_sum[values + s], v_abs[values + s])) a += weight_v * size;
+          a += base::doubtful(weight_k, share, ks, ka);
+          a += base::doubtful(weight_q, share, qs, qa);
+          a += base::doubtful(weight_v, share, v_sum[values + s], v_abs[values + s]);
           b += from_query;
         },
         doubtful, of_queries);
@@ -86,7 +86,7 @@ struct ValueEdges {  // out[G, S, Cl] = weight v_scores / SafeDenom
   double beta, weight;
   UNPACK_BODY void operator()(Index i) const {
     const Index at = i / visible;
-    out[i] = scores[i] * weight * base::inverse_denom(sum[at], abs[at], beta);
+    out[i] = base::coefficient(weight, scores[i], base::inverse_denom(sum[at], abs[at], beta));
   }
 };
 
@@ -117,12 +117,12 @@ struct NeuronShares {
     const double doubtful = g.sum(neurons, [&](Index n) {
       const double share = t[n] * scale;
       if (sum == nullptr) {
-        coef[i * neurons + n] = t[n] / base::away_from_zero(pre[row + n]);
+        coef[i * neurons + n] = base::linear_coefficient(t[n], pre[row + n]);
         return 0.0;
       }
       const double s = sum[row + n], a = abs[row + n];
-      coef[i * neurons + n] = share * base::inverse_denom(s, a, beta);
-      return base::ill_conditioned(s, a) ? weight * fabs(share) : 0.0;
+      coef[i * neurons + n] = base::coefficient(1.0, share, base::inverse_denom(s, a, beta));
+      return base::doubtful(weight, share, s, a);
     });
     if (doubt != nullptr) g.each(1, [&](Index) { doubt[i] += doubtful; });
   }

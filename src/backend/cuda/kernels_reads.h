@@ -25,10 +25,12 @@ struct ReadShares {
     const Index at = index / length * pairs + pairs_before(q);
     const Index from = base::first_in_window(q, window);
     const auto k = [&](Index s) {
-      return weight_k * credit[s] * base::floored_inverse(k_sum[s], k_abs[s], beta, floor);
+      return base::coefficient(weight_k, credit[s],
+                               base::floored_inverse(k_sum[s], k_abs[s], beta, floor));
     };
     const auto x = [&](Index s) {
-      return weight_q * credit[s] * base::floored_inverse(q_sum[s], q_abs[s], beta, floor);
+      return base::coefficient(weight_q, credit[s],
+                               base::floored_inverse(q_sum[s], q_abs[s], beta, floor));
     };
     double keys = 0, queries = 0;
     g.sums(
@@ -66,14 +68,14 @@ struct ReadNeurons {
     double credit = 0, size = 0;
     sum_and_size(g, own + at, n, credit, size);
     const double doubt = g.sum(n, [&](Index i) {
-      return pre == nullptr && base::ill_conditioned(sum[at + i], abs[at + i]) ? fabs(own[at + i])
-                                                                               : 0.0;
+      return pre != nullptr ? 0.0 : base::doubtful(1.0, own[at + i], sum[at + i], abs[at + i]);
     });
     g.each(n, [&](Index i) {
       const double x = own[at + i];
-      coef[at + i] = pre != nullptr
-                         ? x / base::away_from_zero(pre[at + i])
-                         : weight * x * base::inverse_denom(sum[at + i], abs[at + i], beta);
+      coef[at + i] =
+          pre != nullptr
+              ? base::linear_coefficient(x, pre[at + i])
+              : base::coefficient(weight, x, base::inverse_denom(sum[at + i], abs[at + i], beta));
     });
     g.each(1, [&](Index) {
       out[row * 3] = credit;

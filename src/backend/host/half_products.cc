@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/formulas.h"
 #include "base/scratch.h"
 
 // As in kernels.cc: chosen by what the processor can do.
@@ -45,13 +46,7 @@ inline Floats widen_f16(const std::byte* from) {
   Halves halves;
   __builtin_memcpy(&halves, from, sizeof halves);
   const Words bits = __builtin_convertvector(halves, Words);
-  const Words size = (bits & 0x7FFFU) << 13;
-  // The exponent by a product, which also mends numbers below the smallest with all its digits; the
-  // largest exponent stays the largest.
-  constexpr float kExponent = 0x1p112F;
-  const auto value = __builtin_bit_cast(Words, __builtin_bit_cast(Floats, size) * kExponent);
-  const Words none = __builtin_bit_cast(Words, size >= (0x7C00U << 13)) & 0x7F800000U;
-  return __builtin_bit_cast(Floats, value | none | (bits & 0x8000U) << 16);
+  return __builtin_bit_cast(Floats, base::f16_widened<Floats>(bits));
 }
 #include "backend/host/half_products.inl"
 }  // namespace portable

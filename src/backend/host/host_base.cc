@@ -29,7 +29,6 @@ template <typename T>
 HostBase<T>::HostBase(std::shared_ptr<const model::ModelWeights> weights,
                       const BackendOptions& options)
     : Backend(std::move(weights)),
-      writers_(config_),
       pool_(options.threads),
       making_(weights_->layers.size()),
       passing_(std::make_shared<PassingMemory>()) {
@@ -336,16 +335,6 @@ void HostBase<T>::head_to_model(const Panels<T>& w, int head, const T* a, std::i
                                 std::int64_t m, T* c, std::int64_t ldc) {
   const Panel<T> columns = head_columns(w, head);
   gemm(true, m, w.in, config_.d_head, a, lda, columns, columns.ld(), false, c, ldc);
-}
-
-template <typename T>
-void HostBase<T>::center_row(T* row) const {
-  if (config_.norm == Norm::rms) return;
-  const std::int64_t d = config_.d_model;
-  double mean = 0;
-  for (std::int64_t i = 0; i < d; ++i) mean += row[i];
-  const T shift = mean / d;
-  for (std::int64_t i = 0; i < d; ++i) row[i] -= shift;
 }
 
 // The inverse is the adjoint: turned back, and as long as forth.

@@ -111,9 +111,7 @@ class HostBase : public Backend {
   using Backend::multiply;
   using typename Backend::RotaryTable;
   static void rotate(const RotaryTable& table, std::int64_t position, T* head_vector, bool inverse);
-  void center_row(T* row) const;
 
-  Writers writers_;
   base::ThreadPool pool_;
 
  private:
@@ -145,7 +143,7 @@ class HostBase : public Backend {
       HostBase<T>::mutex_, HostBase<T>::ptr, HostBase<T>::uninitialized, HostBase<T>::gemm,     \
       HostBase<T>::layer, HostBase<T>::expert, HostBase<T>::widened, HostBase<T>::multiply,     \
       HostBase<T>::multiply_transposed, HostBase<T>::head_columns, HostBase<T>::head_to_model,  \
-      HostBase<T>::rotary, HostBase<T>::rotate, HostBase<T>::center_row
+      HostBase<T>::rotary, HostBase<T>::rotate
 
 // The primitives that are about weights, which it finds by their name, and kernels. The reference
 // device is this with plain products.

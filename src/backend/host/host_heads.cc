@@ -7,6 +7,7 @@
 #include "backend/host/host_backend.h"
 #include "backend/host/kernels.h"
 #include "backend/question_tables.h"
+#include "base/center.h"
 
 namespace unpack::backend {
 
@@ -212,7 +213,7 @@ void HostHeads<T>::key_scores_of(const AttentionView& view, Scores scores, HeadR
   std::vector<T> before;
   if (!per_source && this->plan_of(view.layer, query + 1).keys.low_rank()) {
     std::vector<T> centered = shared;
-    for (std::int64_t i = 0; i < n; ++i) center_row(centered.data() + i * d);
+    for (std::int64_t i = 0; i < n; ++i) base::center(config_.norm, centered.data() + i * d, d);
     before.resize(n * below * width);
     pool_.parallel_for(below * n, [&](std::int64_t task) {
       const std::int64_t source = task / n, i = task % n;

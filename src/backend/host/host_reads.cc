@@ -80,8 +80,8 @@ ReadOps::HeadReads HostReads<T>::head_reads(const AttentionView& view, const Att
           const T alpha = ptr(*view.pattern)[pair + s];
           value_turned[at] = alpha;
           const double credit = static_cast<double>(alpha) * entry[i * reach + s];
-          const double k = options.weights[0] * credit * by_keys[source];
-          const double x = options.weights[1] * credit * by_queries[source];
+          const double k = base::coefficient(options.weights[0], credit, by_keys[source]);
+          const double x = base::coefficient(options.weights[1], credit, by_queries[source]);
           key[s] = k;
           own[s] = x;
           key_mean += k / sources;
@@ -164,7 +164,7 @@ ReadOps::NeuronCredit HostReads<T>::neuron_credit(const Array& own, std::int64_t
       for (std::int64_t i = 0; i < n; ++i) {
         const double x = given[i];
         credit += x;
-        coef[i] = x / base::away_from_zero(ptr(*pre)[r * n + i]);
+        coef[i] = base::linear_coefficient(x, ptr(*pre)[r * n + i]);
       }
     } else {
       const T* sum = ptr(sums->sum) + r * n;
@@ -174,9 +174,9 @@ ReadOps::NeuronCredit HostReads<T>::neuron_credit(const Array& own, std::int64_t
       for (std::int64_t i = 0; i < n; ++i) {
         const double x = given[i];
         credit += x;
-        coef[i] = weight * x * inverse[i];
+        coef[i] = base::coefficient(weight, x, inverse[i]);
         size += std::fabs(x);
-        if (base::ill_conditioned(sum[i], abs[i])) doubtful += std::fabs(x);
+        doubtful += base::doubtful(1.0, x, sum[i], abs[i]);
       }
     }
     out.credit[row] = credit;

@@ -39,12 +39,12 @@ ReadOps::HeadReads Backend::head_reads(const AttentionView& view, const Attentio
         const double* value = v.data() + (s * groups + h / group) * e;
         double credit = 0;
         for (Index x = 0; x < e; ++x) credit += pattern[pair] * direction[x] * value[x];
-        key_coef[pair] =
-            options.weights[0] * credit *
-            base::floored_inverse(k_sum[pair], k_abs[pair], options.beta, options.floor);
-        query_coef[pair] =
-            options.weights[1] * credit *
-            base::floored_inverse(q_sum[pair], q_abs[pair], options.beta, options.floor);
+        key_coef[pair] = base::coefficient(
+            options.weights[0], credit,
+            base::floored_inverse(k_sum[pair], k_abs[pair], options.beta, options.floor));
+        query_coef[pair] = base::coefficient(
+            options.weights[1], credit,
+            base::floored_inverse(q_sum[pair], q_abs[pair], options.beta, options.floor));
         key_mean += key_coef[pair] / n;
         query_mean += query_coef[pair] / n;
       }
@@ -101,12 +101,12 @@ ReadOps::NeuronCredit Backend::neuron_credit(const Array& own, Index rows, const
   for (Index i = 0; i < own.size(); ++i) {
     out.credit[i / n] += given[i];
     if (pre != nullptr) {
-      coef[i] = given[i] / base::away_from_zero(before[i]);
+      coef[i] = base::linear_coefficient(given[i], before[i]);
       continue;
     }
-    coef[i] = weight * given[i] * base::inverse_denom(sum[i], abs[i], beta);
+    coef[i] = base::coefficient(weight, given[i], base::inverse_denom(sum[i], abs[i], beta));
     out.passed += std::fabs(given[i]);
-    if (base::ill_conditioned(sum[i], abs[i])) out.doubt += std::fabs(given[i]);
+    out.doubt += base::doubtful(1.0, given[i], sum[i], abs[i]);
   }
   out.coef = upload_array(coef);
   return out;

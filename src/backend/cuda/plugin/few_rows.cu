@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "backend/cuda/plugin/state.h"
+#include "base/formulas.h"
 
 namespace unpack::backend::cuda {
 
@@ -22,9 +23,9 @@ __device__ __forceinline__ void widen(const uint4& stored, float (&to)[kWide]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     if constexpr (kBf16) {
-      to[2 * i] = __uint_as_float(pairs[i] << 16);
-      to[2 * i + 1] = __uint_as_float(pairs[i] & 0xFFFF0000U);
-    } else {
+      to[2 * i] = base::bf16_value(pairs[i]);
+      to[2 * i + 1] = base::bf16_value(pairs[i] >> 16);
+    } else {  // as base::f16_value, by the instruction for two
       const float2 v = __half22float2(*reinterpret_cast<const __half2*>(&pairs[i]));
       to[2 * i] = v.x;
       to[2 * i + 1] = v.y;
