@@ -1,15 +1,13 @@
 // Arrays on a device, and blocks of their rows.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <utility>
 
+#include "base/index.h"
 #include "unpack/error.h"
 
 namespace unpack::backend {
-
-using Index = std::int64_t;
 
 // An array of the backend's scalar on the backend's device.
 class Array {

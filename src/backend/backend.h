@@ -7,7 +7,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -22,6 +21,7 @@
 #include "backend/primitives.h"
 #include "backend/read_ops.h"
 #include "backend/views.h"
+#include "base/index.h"
 #include "base/once.h"
 #include "model/weights.h"
 #include "unpack/config.h"
@@ -40,11 +40,11 @@ class Backend : public Primitives, public ReadOps {
   virtual int threads() const = 0;
   const ModelConfig& config() const { return config_; }
   // Host threads for the code above the backend; every task must write its own output.
-  virtual void parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& task) = 0;
+  virtual void parallel_for(Index count, const std::function<void(Index)>& task) = 0;
   // Calls caller(0) .. caller(count - 1), each of which works on a prompt of its own; they may
   // share what they read of the weights.
-  virtual void together(std::int64_t count, const std::function<void(std::int64_t)>& caller) {
-    for (std::int64_t i = 0; i < count; ++i) caller(i);
+  virtual void together(Index count, const std::function<void(Index)>& caller) {
+    for (Index i = 0; i < count; ++i) caller(i);
   }
   // Whether such tasks may call the backend, each for a layer of its own, without weights being
   // converted over and over.
@@ -90,22 +90,21 @@ class Backend : public Primitives, public ReadOps {
   void embed(std::span<const TokenId> ids, Array& out);  // out[T, D] = W_E[ids]
   void embed_positions(std::span<const int> positions,
                        Array& out);  // out[T, D] = W_pos[positions]
-  void add(const Array& x, Array& y, std::int64_t size,
+  void add(const Array& x, Array& y, Index size,
            double scale = 1.0);  // y += scale * x
-  void add_rows(const Array& x, std::int64_t x_row, Array& y, std::int64_t y_row, std::int64_t rows,
-                int cols, double scale);
+  void add_rows(const Array& x, Index x_row, Array& y, Index y_row, Index rows, int cols,
+                double scale);
   // x[T, D] += b_O or b_out, through the norm behind where there is one (out_dev), of the chosen
   // experts where it is a mixture.
-  void add_bias(int layer, Sublayer sublayer, Array& x, std::int64_t rows, const Array& out_dev,
+  void add_bias(int layer, Sublayer sublayer, Array& x, Index rows, const Array& out_dev,
                 const Routing* routing);
   // out[T, D] = center(x) / dev, the norm without its weight and bias (these live in the weights);
   // dev[T].
-  void normalize(Norm kind, const Array& x, std::int64_t rows, Array& out, Array& dev);
+  void normalize(Norm kind, const Array& x, Index rows, Array& out, Array& dev);
   // The norm behind a sublayer: dev[T] of y + bias, and y[T, D] *= w_post / dev.
-  void norm_behind(int layer, Sublayer sublayer, Array& y, std::int64_t rows, Array& dev);
+  void norm_behind(int layer, Sublayer sublayer, Array& y, Index rows, Array& dev);
   // The same with the deviation held fixed; nothing where there is no such norm.
-  void through_norm_behind(int layer, Sublayer sublayer, const Array& dev, std::int64_t rows,
-                           Array& y);
+  void through_norm_behind(int layer, Sublayer sublayer, const Array& dev, Index rows, Array& y);
   // q[T, H, E], k, v[T, G, E] with biases, norms and rotary; q_dev, k_dev are filled where the
   // layer has such norms. `context`: tokens of the prompt, which some rotaries depend on.
   void qkv(int layer, const Array& normalized, std::span<const int> positions, int context,
@@ -114,31 +113,31 @@ class Backend : public Primitives, public ReadOps {
   // of segment i start at row key_begin[i] and reach over past + length rows.
   // A host goes over the queries of a head block by block, whose logits stay in its cache.
   virtual void attention(int layer, const Array& q, const Array& k, const Array& v,
-                         std::span<const Segment> segments, std::span<const std::int64_t> key_begin,
+                         std::span<const Segment> segments, std::span<const Index> key_begin,
                          Array& pattern, Array& z);
-  void attention_out(int layer, const Array& z, std::int64_t rows,
+  void attention_out(int layer, const Array& z, Index rows,
                      Array& out);  // out[T, D] = z W_O
   // out[T, experts] with bias.
-  void router(int layer, const Array& normalized, std::int64_t rows, Array& out);
+  void router(int layer, const Array& normalized, Index rows, Array& out);
   // out[T, entries] with bias; of a mixture the chosen experts' neurons, slot after slot.
-  void mlp_in(int layer, MlpSide side, const Array& normalized, std::int64_t rows,
-              const Routing* routing, Array& out);
+  void mlp_in(int layer, MlpSide side, const Array& normalized, Index rows, const Routing* routing,
+              Array& out);
   // phi(pre), gated: phi(pre) * up, times the expert's weight.
-  void activate(int layer, const Array& pre, const Array& up, const Routing* routing,
-                std::int64_t rows, Array& act);
-  void mlp_out(int layer, const Array& act, std::int64_t rows, const Routing* routing,
+  void activate(int layer, const Array& pre, const Array& up, const Routing* routing, Index rows,
+                Array& act);
+  void mlp_out(int layer, const Array& act, Index rows, const Routing* routing,
                Array& out);  // out[T, D] = act W_out
   // logits[rows.size(), V] of chosen rows of the final stream, before a soft cap.
-  void logits(const Array& x, std::span<const std::int64_t> rows, std::vector<double>& out);
+  void logits(const Array& x, std::span<const Index> rows, std::vector<double>& out);
 
   // Writers
   // -----------------------------------------------------------------------------------------------
   // writers[s, index, :] = center(rows[row + s, :]).
-  void put_writer(const Array& rows, std::int64_t row, int length, Array& writers, int n_writers,
+  void put_writer(const Array& rows, Index row, int length, Array& writers, int n_writers,
                   int index);
   // writers[s, first + h, :] = center(z[row + s, h, :] W_O[h]), through the norm behind.
-  void put_head_writers(int layer, const Array& z, const Array& out_dev, std::int64_t row,
-                        int length, Array& writers, int n_writers, int first);
+  void put_head_writers(int layer, const Array& z, const Array& out_dev, Index row, int length,
+                        Array& writers, int n_writers, int first);
 
   // Writers [first, end) of positions [position, position + count), [count, end - first, D]; all
   // heads of a layer or none.
@@ -171,7 +170,7 @@ class Backend : public Primitives, public ReadOps {
   // Of all heads, out[H, (q + 1), Cl].
   virtual void key_scores_of_heads(const AttentionView& view, Scores scores, int query,
                                    Array& out) {
-    const std::int64_t each = (std::int64_t{query} + 1) * view.visible;
+    const Index each = (Index{query} + 1) * view.visible;
     for (int h = 0; h < config_.n_heads; ++h) {
       Array own = slice(out, h * each, each);
       key_scores(view, scores, h, query, own);
@@ -258,7 +257,7 @@ class Backend : public Primitives, public ReadOps {
   // -----------------------------------------------------------------------------------------------
   // d_t[D] for a stream row: logit scale * w_lnf / dev(x) * (mean of target rows - mean of versus
   // rows; nothing: the whole vocabulary; raw: none).
-  void target_direction(const Array& x, std::int64_t row, std::span<const TokenId> target,
+  void target_direction(const Array& x, Index row, std::span<const TokenId> target,
                         const std::vector<TokenId>* versus, bool raw, Array& out);
   // out[C] = < writers[s, k, :], d >.
   void writer_dots(const Array& writers, int n_writers, int position, const Array& direction,
@@ -279,7 +278,7 @@ class Backend : public Primitives, public ReadOps {
     Index total = 0;  // sources of all rows
     Index first = 0;
     bool consecutive = false;  // first, first + 1, ...
-    std::vector<std::int64_t> positions() const { return {host.begin(), host.end()}; }
+    std::vector<Index> positions() const { return {host.begin(), host.end()}; }
   };
   Rows rows_of(std::span<const int> queries);
 
@@ -298,8 +297,8 @@ class Backend : public Primitives, public ReadOps {
     Index total = 0, k = 0;
   };
   // `rows`: rows of the routing.
-  Spread spread(const Routing& routing, std::span<const std::int64_t> rows);
-  Spread spread(const Routing& routing, std::int64_t rows);  // all of them
+  Spread spread(const Routing& routing, std::span<const Index> rows);
+  Spread spread(const Routing& routing, Index rows);  // all of them
   static model::Role matrix_of(MlpSide side);
   static model::Role bias_of(MlpSide side);
 

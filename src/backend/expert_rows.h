@@ -1,25 +1,24 @@
 // Rows of a batch sorted by the experts they use.
 #pragma once
 
-#include <cstdint>
 #include <map>
 #include <span>
 #include <vector>
 
 #include "backend/views.h"
+#include "base/index.h"
 
 namespace unpack::backend {
 
 // Rows of a batch and the slots of theirs that one expert fills.
 struct ExpertRows {
   int expert = 0;
-  std::vector<std::int64_t> rows;  // index into the caller's list
+  std::vector<Index> rows;  // index into the caller's list
   std::vector<int> slots;
 };
 
 // The experts that some rows use, each with those rows. `rows`: rows of the routing.
-inline std::vector<ExpertRows> by_expert(const Routing& routing,
-                                         std::span<const std::int64_t> rows) {
+inline std::vector<ExpertRows> by_expert(const Routing& routing, std::span<const Index> rows) {
   std::map<int, ExpertRows> sorted;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     for (int slot = 0; slot < routing.chosen; ++slot) {

@@ -2,15 +2,14 @@
 // a model's take little memory.
 #pragma once
 
-#include <cstdint>
-
 #include "backend/backend.h"
 #include "backend/mlp_readers.h"
+#include "base/index.h"
 #include "unpack/writers.h"
 
 namespace unpack::backend {
 
-inline constexpr std::int64_t kQuestionBytes = std::int64_t{256} << 20;
+inline constexpr Index kQuestionBytes = Index{256} << 20;
 
 // Query scores [H, tri, Cl] of every layer.
 inline bool keeps_query_scores(const ModelConfig& c, const Writers& writers, int length,
@@ -20,8 +19,8 @@ inline bool keeps_query_scores(const ModelConfig& c, const Writers& writers, int
 
 // The neurons' scores at the last position, [Cl, N] a side of every layer.
 inline bool keeps_last_scores(const ModelConfig& c, const Writers& writers, int scalar) {
-  return !c.mixture() && static_cast<std::int64_t>(writers.count()) / 2 * c.most_entries() *
-                                 c.n_layers * scalar * neuron_sides(c) <=
+  return !c.mixture() && static_cast<Index>(writers.count()) / 2 * c.most_entries() * c.n_layers *
+                                 scalar * neuron_sides(c) <=
                              kQuestionBytes;
 }
 

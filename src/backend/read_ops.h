@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backend/views.h"
+#include "base/index.h"
 #include "unpack/options.h"
 
 namespace unpack::backend {
@@ -52,14 +53,14 @@ class ReadOps {
   virtual void keep_for_edges(const AttentionView&, HeadReads&) {}
 
   // [rows, k] sums over the neurons of every slot of a mixture.
-  virtual Array slot_sums(const Array& entries, std::int64_t neurons) = 0;
+  virtual Array slot_sums(const Array& entries, Index neurons) = 0;
   // coef[rows, n] = weight own / SafeDenom of the sums, or own / pre where pre is given.
   struct NeuronCredit {
     Array coef;
     std::vector<double> credit;    // [rows] sums of own
     double passed = 0, doubt = 0;  // of |own|; the second what met ill-conditioned denominators
   };
-  virtual NeuronCredit neuron_credit(const Array& own, std::int64_t rows, const Array* pre,
+  virtual NeuronCredit neuron_credit(const Array& own, Index rows, const Array* pre,
                                      const MlpSums* sums, double beta, double weight) = 0;
   // out[S, D]: coef[S, entries] times the weights by which a side's neurons read.
   virtual void neuron_reads(const MlpView& view, MlpSide side, Scores scores, const Array& coef,

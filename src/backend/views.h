@@ -4,16 +4,16 @@
 // can see (a prefix of all C), and tri = S (S + 1) / 2 pairs s <= q stored at q (q + 1) / 2 + s.
 #pragma once
 
-#include <cstdint>
 #include <vector>
 
 #include "backend/array.h"
+#include "base/index.h"
 #include "unpack/config.h"
 #include "unpack/options.h"
 
 namespace unpack::backend {
 
-inline std::int64_t tri(std::int64_t q) { return q * (q + 1) / 2; }
+inline Index tri(Index q) { return q * (q + 1) / 2; }
 
 enum class Sublayer { attention, mlp };
 enum class MlpSide { gate, up, router };  // gate is the only one of a plain MLP
@@ -26,8 +26,8 @@ struct Routing {
   std::vector<double> weight;  // [T, k] what their outputs are multiplied by
   std::vector<double> logits;  // [T, E]
 
-  std::size_t slot(std::int64_t row, int i) const { return row * chosen + i; }
-  Routing of_row(std::int64_t row) const {
+  std::size_t slot(Index row, int i) const { return row * chosen + i; }
+  Routing of_row(Index row) const {
     const auto cut = [row](const auto& all, int width) {
       return std::remove_cvref_t<decltype(all)>(all.begin() + row * width,
                                                 all.begin() + (row + 1) * width);
@@ -39,7 +39,7 @@ struct Routing {
 // Rows [begin, begin + length) of a batch are one prompt; `past` positions of it were seen before
 // (generation).
 struct Segment {
-  std::int64_t begin = 0;
+  Index begin = 0;
   int length = 0;
   int past = 0;
 };

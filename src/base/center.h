@@ -1,20 +1,19 @@
 // Centring, which is all that a norm does to a writer beside dividing it.
 #pragma once
 
-#include <cstdint>
-
+#include "base/index.h"
 #include "unpack/config.h"
 
 namespace unpack::base {
 
 // A row less its mean, which an RMS leaves in.
 template <typename T>
-void center(Norm norm, T* row, std::int64_t n) {
+void center(Norm norm, T* row, Index n) {
   if (norm != Norm::layer) return;
   double sum = 0;
-  for (std::int64_t i = 0; i < n; ++i) sum += row[i];
+  for (Index i = 0; i < n; ++i) sum += row[i];
   const T mean = sum / n;
-  for (std::int64_t i = 0; i < n; ++i) row[i] -= mean;
+  for (Index i = 0; i < n; ++i) row[i] -= mean;
 }
 
 }  // namespace unpack::base

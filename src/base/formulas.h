@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/index.h"
+
 #if defined(__CUDACC__)
 #define UNPACK_BODY __host__ __device__ __forceinline__
 #else
@@ -69,8 +71,8 @@ UNPACK_BODY std::uint16_t f16_bits(float x) {
 }
 
 // Elements of an MXFP4 block, and its bytes with the scale behind them.
-inline constexpr std::int64_t kMxfp4Block = 32;
-inline constexpr std::int64_t kMxfp4Bytes = kMxfp4Block / 2 + 1;
+inline constexpr Index kMxfp4Block = 32;
+inline constexpr Index kMxfp4Bytes = kMxfp4Block / 2 + 1;
 
 // MXFP4: four bits, {0, .5, 1, 1.5, 2, 3, 4, 6} with sign, times their block's 2^(scale - 127).
 UNPACK_BODY float mxfp4_value(std::uint32_t code) {
@@ -165,7 +167,7 @@ UNPACK_BODY T soft_cap(T x, T cap) {
 }
 
 // LayerConfig::first_source for kernels: the first source that a query sees; window 0: none.
-UNPACK_BODY std::int64_t first_in_window(std::int64_t query, std::int64_t window) {
+UNPACK_BODY Index first_in_window(Index query, Index window) {
   return window > 0 && query >= window ? query - window + 1 : 0;
 }
 

@@ -2,8 +2,9 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
+
+#include "base/index.h"
 
 namespace unpack::base {
 
@@ -49,7 +50,7 @@ class Scratch {
 
   // `count` values, not initialised; what an earlier call of the same scope gave is gone.
   template <typename T>
-  T* of(std::int64_t count) {
+  T* of(Index count) {
     return static_cast<T*>(bytes(count * sizeof(T)));
   }
 

@@ -9,6 +9,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/index.h"
 #include "base/system.h"
 #include "unpack/error.h"
 
@@ -52,10 +53,10 @@ std::thread start_thread(std::function<void()> work) {
 }
 
 struct ThreadPool::Loop {
-  const std::function<void(std::int64_t)>* task = nullptr;
-  std::int64_t count = 0;
-  std::atomic<std::int64_t> next{0};
-  std::atomic<std::int64_t> done{0};
+  const std::function<void(Index)>* task = nullptr;
+  Index count = 0;
+  std::atomic<Index> next{0};
+  std::atomic<Index> done{0};
   std::mutex mutex;
   std::condition_variable finished;
   std::exception_ptr error;
@@ -105,7 +106,7 @@ class ThreadPool::Caller {
 // Callers whose loops are joined. One that finds all others waiting runs what they wait for.
 class ThreadPool::Company {
  public:
-  Company(ThreadPool& pool, std::int64_t callers) : pool_(pool), active_(callers) {
+  Company(ThreadPool& pool, Index callers) : pool_(pool), active_(callers) {
     waiting_.reserve(callers);
     now_.reserve(callers);
   }
@@ -119,7 +120,7 @@ class ThreadPool::Company {
     return inside_task || own_ == nullptr || &own_->pool_ != &pool ? nullptr : own_;
   }
 
-  void call(std::int64_t index, const std::function<void(std::int64_t)>& caller) {
+  void call(Index index, const std::function<void(Index)>& caller) {
     own_ = this;
     loops_ = 0;
     try {
@@ -132,13 +133,13 @@ class ThreadPool::Company {
     leave(1);
   }
 
-  void leave(std::int64_t callers) {
+  void leave(Index callers) {
     const std::lock_guard lock(mutex_);
     active_ -= callers;
     changed_.notify_all();
   }
 
-  void run(std::int64_t count, const std::function<void(std::int64_t)>& task) {
+  void run(Index count, const std::function<void(Index)>& task) {
     // Somebody may wait for a lock that another holds who waits here.
     constexpr auto kPatience = std::chrono::milliseconds(50);
     Wanted mine{&task, count, loops_++};
@@ -161,8 +162,8 @@ class ThreadPool::Company {
 
  private:
   struct Wanted {
-    const std::function<void(std::int64_t)>* task;
-    std::int64_t count;
+    const std::function<void(Index)>* task;
+    Index count;
     std::uint64_t number;  // of its caller's loops
     bool done = false;
     std::exception_ptr error = nullptr;
@@ -173,7 +174,7 @@ class ThreadPool::Company {
     std::uint64_t first = waiting_.front()->number;
     for (const Wanted* w : waiting_) first = std::min(first, w->number);
     now_.clear();
-    std::int64_t most = 0;
+    Index most = 0;
     for (Wanted* w : waiting_) {
       if (w->number != first) continue;
       now_.push_back(w);
@@ -197,8 +198,8 @@ class ThreadPool::Company {
     changed_.notify_all();
   }
 
-  void run_all(std::int64_t most) {
-    const auto one = [&](Wanted& w, std::int64_t i) {
+  void run_all(Index most) {
+    const auto one = [&](Wanted& w, Index i) {
       if (i >= w.count) return;
       try {
         (*w.task)(i);
@@ -208,14 +209,14 @@ class ThreadPool::Company {
       }
     };
     // All callers' tasks of one index by one thread, unless another would go short.
-    constexpr std::int64_t kEach = 4;
-    const std::int64_t callers = now_.size();
+    constexpr Index kEach = 4;
+    const Index callers = now_.size();
     if (most >= kEach * pool_.threads()) {
-      pool_.run_loop(most, [&](std::int64_t i) {
+      pool_.run_loop(most, [&](Index i) {
         for (Wanted* w : now_) one(*w, i);
       });
     } else {
-      pool_.run_loop(most * callers, [&](std::int64_t i) { one(*now_[i % callers], i / callers); });
+      pool_.run_loop(most * callers, [&](Index i) { one(*now_[i % callers], i / callers); });
     }
   }
 
@@ -225,7 +226,7 @@ class ThreadPool::Company {
   ThreadPool& pool_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::int64_t active_;
+  Index active_;
   std::vector<Wanted*> waiting_, now_;
   bool running_ = false;  // what is in now_
   std::exception_ptr error_;
@@ -239,15 +240,15 @@ bool ThreadPool::joins_loops() { return Company::joins(); }
 ThreadPool::Apart::Apart() : company_(Company::set_own(nullptr)) {}
 ThreadPool::Apart::~Apart() { Company::set_own(company_); }
 
-void ThreadPool::together(std::int64_t count, const std::function<void(std::int64_t)>& caller) {
+void ThreadPool::together(Index count, const std::function<void(Index)>& caller) {
   if (count <= 1 || inside_task || Company::of(*this) != nullptr) {
-    for (std::int64_t i = 0; i < count; ++i) caller(i);
+    for (Index i = 0; i < count; ++i) caller(i);
     return;
   }
   Company company(*this, count);
   std::vector<std::thread> threads;
   threads.reserve(count);
-  std::int64_t started = 1;
+  Index started = 1;
   try {
     for (; started < count; ++started)
       threads.push_back(start_thread([&, i = started] { company.call(i, caller); }));
@@ -273,7 +274,7 @@ void ThreadPool::run(Loop& loop) {
   const bool outer = inside_task;
   inside_task = true;
   for (;;) {
-    const std::int64_t i = loop.next.fetch_add(1);
+    const Index i = loop.next.fetch_add(1);
     if (i >= loop.count) break;
     try {
       (*loop.task)(i);
@@ -311,10 +312,10 @@ void ThreadPool::work() {
   }
 }
 
-void ThreadPool::parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& task) {
+void ThreadPool::parallel_for(Index count, const std::function<void(Index)>& task) {
   if (count <= 0) return;
   if (inside_task) {
-    for (std::int64_t i = 0; i < count; ++i) task(i);
+    for (Index i = 0; i < count; ++i) task(i);
     return;
   }
   Company* company = count > 1 ? Company::of(*this) : nullptr;
@@ -325,12 +326,12 @@ void ThreadPool::parallel_for(std::int64_t count, const std::function<void(std::
   }
 }
 
-void ThreadPool::run_loop(std::int64_t count, const std::function<void(std::int64_t)>& task) {
+void ThreadPool::run_loop(Index count, const std::function<void(Index)>& task) {
   const Caller caller(*this);
   if (threads_ == 1 || count == 1) {
     inside_task = true;
     try {
-      for (std::int64_t i = 0; i < count; ++i) task(i);
+      for (Index i = 0; i < count; ++i) task(i);
     } catch (...) {
       inside_task = false;
       throw;

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/index.h"
 #include "base/scratch.h"
 
 namespace unpack::base {
@@ -28,14 +29,14 @@ class ThreadPool {
   // Calls task(0) .. task(count - 1), each once, and returns when all are done; the first exception
   // is thrown on. May be called from several threads at once; a call from inside a task runs
   // inline.
-  void parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& task);
+  void parallel_for(Index count, const std::function<void(Index)>& task);
 
   // Calls caller(0) .. caller(count - 1), each on a thread of its own, and joins the loops that
   // they run here: the n-th loops of all of them are one, task by task, so that what task i of each
   // reads is read while it is in the cache. Every task is what it would be alone. The first
   // exception is thrown on when all have ended; from inside a task they are called one after the
   // other.
-  void together(std::int64_t count, const std::function<void(std::int64_t)>& caller);
+  void together(Index count, const std::function<void(Index)>& caller);
 
   // Whether loops of this thread are joined with others' now.
   static bool joins_loops();
@@ -60,7 +61,7 @@ class ThreadPool {
   };
 
  private:
-  void run_loop(std::int64_t count, const std::function<void(std::int64_t)>& task);
+  void run_loop(Index count, const std::function<void(Index)>& task);
   void work();
   void end_workers();
   static void run(Loop& loop);

@@ -1,6 +1,7 @@
 // Information flow routes: proximity of every part to the whole, layer by layer.
 #include <cmath>
 
+#include "base/index.h"
 #include "decompose/host_math.h"
 #include "engine/state.h"
 #include "forward/block.h"
@@ -77,7 +78,7 @@ BaselineScores ifr_scores(const Prepared& prepared, int position) {
         head_outputs(weights.layers[l], c, decompose::fetch(backend, layer.v), length);
     const std::vector<double> out_dev = decompose::fetch(backend, layer.attn_out_dev);
     std::vector<std::vector<double>> shares(length);
-    backend.parallel_for(length, [&](std::int64_t at) {
+    backend.parallel_for(length, [&](Index at) {
       const std::size_t i = at;
       if (row[i] == 0) return;
       const double* y = whole.data() + i * d;

@@ -10,6 +10,7 @@
 
 #include "backend/host/kernels.h"
 #include "base/center.h"
+#include "base/index.h"
 #include "decompose/host_math.h"
 #include "engine/state.h"
 #include "forward/block.h"
@@ -217,7 +218,7 @@ class Relevance {
     const std::size_t share = slots_a_row(l), neurons = shape.n_neurons;
     own.normed.assign(length_ * d_, 0.0);
     for (const Part& part : parts(l)) {
-      const std::int64_t rows = part.slots.size();
+      const Index rows = part.slots.size();
       Values back(part.slots.size() * d_, 0.0);
       if (shape.gated())
         decompose::linear_back(backend_, (*part.weights)[model::Role::w_up],
@@ -241,7 +242,7 @@ class Relevance {
     own.k.assign(length_ * groups * e, 0.0);
     own.v.assign(length_ * groups * e, 0.0);
     // A group at a time: its heads add to the same keys and values.
-    backend_.parallel_for(groups, [&](std::int64_t group) {
+    backend_.parallel_for(groups, [&](Index group) {
       const auto first = static_cast<std::size_t>(group) * c_.group_size();
       for (std::size_t h = first; h < first + c_.group_size(); ++h)
         head_back(shape, h, group, pattern, q, k, v, own.mixed, own.q, own.k, own.v);

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "backend/mlp_readers.h"
+#include "base/index.h"
 #include "circuit/memory.h"
 #include "circuit/patch_edges.h"
 #include "engine/state.h"
@@ -64,7 +65,7 @@ class AblatedPass {
   double inputs() const { return made_; }
 
  private:
-  std::int64_t size() const { return chunk_.rows * c_.d_model; }
+  Index size() const { return chunk_.rows * c_.d_model; }
 
   backend::Array copied(const backend::Array& from) {
     backend::Array to = backend_.zeros(from.size());
@@ -143,9 +144,9 @@ class AblatedPass {
   backend::Array rows_of(const backend::Array& from, const std::vector<char>& positions) {
     backend::Array out = backend_.zeros(from.size());
     for (const backend::Segment& segment : chunk_.segments) {
-      for (std::int64_t s = 0; s < segment.length; ++s) {
+      for (Index s = 0; s < segment.length; ++s) {
         if (positions[s] == 0) continue;
-        const std::int64_t at = (segment.begin + s) * c_.d_model;
+        const Index at = (segment.begin + s) * c_.d_model;
         backend_.copy(from, at, out, at, c_.d_model);
       }
     }
@@ -189,12 +190,12 @@ class AblatedPass {
 
   // z of heads whose keys, queries and values come from inputs of their own.
   void mix_heads(int layer, backend::Array& z) {
-    const std::int64_t count = inputs_.size();
-    const std::int64_t rows = chunk_.rows, all = count * rows, d = c_.d_model, e = c_.d_head,
-                       heads = c_.n_heads, groups = c_.n_kv_heads;
+    const Index count = inputs_.size();
+    const Index rows = chunk_.rows, all = count * rows, d = c_.d_model, e = c_.d_head,
+                heads = c_.n_heads, groups = c_.n_kv_heads;
     backend::Array stacked = backend_.zeros(all * d);
     std::vector<int> positions;
-    for (std::int64_t i = 0; i < count; ++i) {
+    for (Index i = 0; i < count; ++i) {
       backend_.copy(inputs_[i], 0, stacked, i * rows * d, rows * d);
       positions.insert(positions.end(), positions_.begin(), positions_.end());
     }
@@ -207,25 +208,25 @@ class AblatedPass {
                    own_k = backend_.zeros(rows * groups * e),
                    own_v = backend_.zeros(rows * groups * e),
                    own_z = backend_.zeros(rows * heads * e);
-    const auto input = [&](std::int64_t head, std::size_t branch) {
-      return static_cast<std::int64_t>(input_of_[head * 3 + branch]);
+    const auto input = [&](Index head, std::size_t branch) {
+      return static_cast<Index>(input_of_[head * 3 + branch]);
     };
-    const auto take = [&](const backend::Array& from, std::int64_t at, std::int64_t heads_there,
-                          std::int64_t head, backend::Array& to) {
-      for (std::int64_t r = 0; r < rows; ++r)
+    const auto take = [&](const backend::Array& from, Index at, Index heads_there, Index head,
+                          backend::Array& to) {
+      for (Index r = 0; r < rows; ++r)
         backend_.copy(from, ((at * rows + r) * heads_there + head) * e, to,
                       (r * heads_there + head) * e, e);
     };
-    for (std::int64_t h = 0; h < heads; ++h) take(read.q, input(h, 1), heads, h, own_q);
+    for (Index h = 0; h < heads; ++h) take(read.q, input(h, 1), heads, h, own_q);
     for (int member = 0; member < members; ++member) {
-      for (std::int64_t g = 0; g < groups; ++g) {
+      for (Index g = 0; g < groups; ++g) {
         take(read.k, input(g * members + member, 0), groups, g, own_k);
         take(read.v, input(g * members + member, 2), groups, g, own_v);
       }
       backend::Array& to = members == 1 ? z : own_z;
       forward::mix_heads(backend_, layer, own_q, own_k, own_v, chunk_.segments, key_begin_, to);
       if (members == 1) return;
-      for (std::int64_t g = 0; g < groups; ++g) take(own_z, 0, heads, g * members + member, z);
+      for (Index g = 0; g < groups; ++g) take(own_z, 0, heads, g * members + member, z);
     }
   }
 
@@ -251,7 +252,7 @@ class AblatedPass {
   std::vector<char> asked_;             // [C] whether any reader wants to know that
   PassStart* keep_ = nullptr;
   std::vector<int> positions_;
-  std::vector<std::int64_t> key_begin_;
+  std::vector<Index> key_begin_;
   int context_ = 0;
   std::vector<backend::Array> inputs_;  // different ones of the sublayer at work
   std::vector<std::size_t> input_of_;   // which of them a port sees

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/index.h"
 #include "circuit/edge_table.h"
 #include "forward/forward.h"
 
@@ -21,14 +22,14 @@ struct PromptChunk {
   std::vector<std::size_t> members;  // indices in the task
   std::vector<std::vector<TokenId>> prompts;
   std::vector<backend::Segment> segments;
-  std::int64_t rows = 0;
+  Index rows = 0;
 
   void add(std::size_t index, const std::vector<TokenId>& ids);
 };
 // In order, of at most `rows` rows (one prompt at least), prompts of one rotary together.
 std::vector<PromptChunk> cut_chunks(const ModelConfig& config,
-                                    const std::vector<TaskPrompt>& prompts, std::int64_t rows);
-std::int64_t chunk_rows(const Model& model);  // that keep all writers of a pass in bounded memory
+                                    const std::vector<TaskPrompt>& prompts, Index rows);
+Index chunk_rows(const Model& model);  // that keep all writers of a pass in bounded memory
 
 // A plain pass with all writers.
 WriterRun record_writers(const Model& model, const std::vector<std::vector<TokenId>>& prompts,

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "base/index.h"
 #include "circuit/gradients.h"
 #include "circuit/rank.h"
 #include "decompose/host_math.h"
@@ -33,7 +34,7 @@ class Contraction {
 
   void add(std::size_t port_index, std::span<const double> gradient, double part) {
     const ReaderPort& port = table_.ports()[port_index];
-    backend_.parallel_for(port.visible, [&](std::int64_t writer) {
+    backend_.parallel_for(port.visible, [&](Index writer) {
       const std::size_t w = writer;
       for (std::size_t p = 0; p < scores_.size(); ++p) {
         for (std::size_t s = 0; s < static_cast<std::size_t>(chunk_.segments[p].length); ++s) {

@@ -9,6 +9,7 @@
 
 #include "backend/host/kernels.h"
 #include "base/center.h"
+#include "base/index.h"
 #include "decompose/host_math.h"
 #include "engine/state.h"
 #include "forward/block.h"
@@ -129,7 +130,7 @@ class WayBack {
     const Values x = decompose::fetch(backend_, pass_.x_final);
     for (std::size_t p = 0; p < chunk_.members.size(); ++p) {
       const TaskPrompt& prompt = prompts_[chunk_.members[p]];
-      const std::int64_t row = chunk_.segments[p].begin + chunk_.segments[p].length - 1;
+      const Index row = chunk_.segments[p].begin + chunk_.segments[p].length - 1;
       backend::Array direction = backend_.zeros(c_.d_model);
       backend_.target_direction(pass_.x_final, row, prompt.target,
                                 prompt.versus ? &*prompt.versus : nullptr, false, direction);
@@ -238,7 +239,7 @@ class WayBack {
       const auto send_branch = [&](const Values& g_head, const Values& w, std::size_t columns,
                                    std::size_t column, std::size_t branch) {
         Values g_in(rows_ * d_, 0.0);
-        backend_.parallel_for(rows_, [&](std::int64_t row) {
+        backend_.parallel_for(rows_, [&](Index row) {
           const std::size_t r = row;
           for (std::size_t i = 0; i < d_; ++i)
             g_in[r * d_ + i] = decompose::dot(std::span(g_head).subspan(r * e, e),

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/index.h"
 #include "engine/state.h"
 #include "forward/block.h"
 
@@ -22,7 +23,7 @@ class EdgePatcher::Copies {
       ports_.push_back(&owner.table_.port_of(edge));
       writers_.push_back(owner.table_.edge(edge).writer);
     }
-    for (std::int64_t i = 0; i < copies(); ++i) {
+    for (Index i = 0; i < copies(); ++i) {
       for (std::size_t p = 0; p < owner.rows_.size(); ++p) {
         const Rows& rows = owner.rows_[p];
         batch_.segments.push_back({batch_.rows(), static_cast<int>(rows.count), rows.past});
@@ -55,47 +56,47 @@ class EdgePatcher::Copies {
     PromptChunk last;  // one row a prompt of every copy
     for (std::size_t i = 0; i < ends_.size(); ++i) {
       last.members.push_back(owner_.chunk_.members[i % owner_.rows_.size()]);
-      last.segments.push_back({static_cast<std::int64_t>(i), 1, 0});
+      last.segments.push_back({static_cast<Index>(i), 1, 0});
     }
     return differences(owner_.model_, owner_.prompts_, last, x);
   }
 
  private:
-  std::int64_t copies() const { return ports_.size(); }
-  std::int64_t kv_row() const { return std::int64_t{c_.n_kv_heads} * c_.d_head; }
-  std::int64_t q_row() const { return std::int64_t{c_.n_heads} * c_.d_head; }
+  Index copies() const { return ports_.size(); }
+  Index kv_row() const { return Index{c_.n_kv_heads} * c_.d_head; }
+  Index q_row() const { return Index{c_.n_heads} * c_.d_head; }
   const forward::LayerPass& plain(int layer) const { return owner_.pass_.layers[layer]; }
 
   // The rows of a copy from those of the chunk; last: the last one of every prompt alone.
-  void put(const backend::Array& from, std::int64_t width, bool last, std::int64_t copy,
+  void put(const backend::Array& from, Index width, bool last, Index copy,
            backend::Array& to) const {
-    std::int64_t at = copy * (last ? std::ssize(owner_.rows_) : owner_.count_);
+    Index at = copy * (last ? std::ssize(owner_.rows_) : owner_.count_);
     for (const Rows& rows : owner_.rows_) {
-      const std::int64_t count = last ? 1 : rows.count;
+      const Index count = last ? 1 : rows.count;
       backend_.copy(from, (rows.from + rows.count - count) * width, to, at * width, count * width);
       at += count;
     }
   }
 
-  backend::Array stacked(const backend::Array& from, std::int64_t width, bool last) const {
+  backend::Array stacked(const backend::Array& from, Index width, bool last) const {
     backend::Array out = backend_.zeros((last ? std::ssize(ends_) : batch_.rows()) * width);
-    for (std::int64_t i = 0; i < copies(); ++i) put(from, width, last, i, out);
+    for (Index i = 0; i < copies(); ++i) put(from, width, last, i, out);
     return out;
   }
 
   // What each copy's reader sees in place of x.
   void add_changes(backend::Array& x, bool last) const {
     backend::Array change = backend_.zeros(x.size());
-    for (std::int64_t i = 0; i < copies(); ++i)
+    for (Index i = 0; i < copies(); ++i)
       put(owner_.change_[writers_[i]], c_.d_model, last, i, change);
     backend_.add(change, x, x.size());
   }
 
-  Branch branch(std::int64_t copy) const { return ports_[copy]->branch; }
+  Branch branch(Index copy) const { return ports_[copy]->branch; }
 
   // Of the three inputs of a head one is replaced, of the heads one reads it.
   void keep_plain_inputs(backend::Array& q, backend::Array& k, backend::Array& v) const {
-    for (std::int64_t i = 0; i < copies(); ++i) {
+    for (Index i = 0; i < copies(); ++i) {
       if (branch(i) != Branch::K) put(plain(layer_).k, kv_row(), false, i, k);
       if (branch(i) != Branch::Q) put(plain(layer_).q, q_row(), false, i, q);
       if (branch(i) != Branch::V) put(plain(layer_).v, kv_row(), false, i, v);
@@ -104,11 +105,11 @@ class EdgePatcher::Copies {
 
   void keep_other_heads(backend::Array& z) const {
     backend::Array kept = stacked(plain(layer_).z, q_row(), false);
-    for (std::int64_t i = 0; i < copies(); ++i) {
+    for (Index i = 0; i < copies(); ++i) {
       const int reader = ports_[i]->reader;
-      const std::int64_t head = owner_.table_.writers()[reader].head;
-      for (std::int64_t r = i * owner_.count_; r < (i + 1) * owner_.count_; ++r) {
-        const std::int64_t at = r * q_row() + head * c_.d_head;
+      const Index head = owner_.table_.writers()[reader].head;
+      for (Index r = i * owner_.count_; r < (i + 1) * owner_.count_; ++r) {
+        const Index at = r * q_row() + head * c_.d_head;
         backend_.copy(z, at, kept, at, c_.d_head);
       }
     }
@@ -118,8 +119,8 @@ class EdgePatcher::Copies {
   // A gated MLP reads twice.
   void keep_other_side(backend::Array& pre, backend::Array& up) const {
     const bool last = layer_ == c_.n_layers - 1;
-    const std::int64_t entries = c_.layer(layer_).entries();
-    for (std::int64_t i = 0; i < copies(); ++i) {
+    const Index entries = c_.layer(layer_).entries();
+    for (Index i = 0; i < copies(); ++i) {
       if (branch(i) == Branch::G) put(plain(layer_).up, entries, last, i, up);
       if (branch(i) == Branch::U) put(plain(layer_).pre, entries, last, i, pre);
     }
@@ -130,8 +131,8 @@ class EdgePatcher::Copies {
     if (all.empty()) all = backend_.zeros(copies() * owner_.chunk_.rows * kv_row());
     for (std::size_t s = 0; s < batch_.segments.size(); ++s) {
       const backend::Segment& segment = batch_.segments[s];
-      const std::int64_t begin = batch_.key_begin[s], past = segment.past,
-                         from = owner_.chunk_.segments[s % owner_.rows_.size()].begin;
+      const Index begin = batch_.key_begin[s], past = segment.past,
+                  from = owner_.chunk_.segments[s % owner_.rows_.size()].begin;
       backend_.copy(before, from * kv_row(), all, begin * kv_row(), past * kv_row());
       backend_.copy(own, segment.begin * kv_row(), all, (begin + past) * kv_row(),
                     segment.length * kv_row());
@@ -163,7 +164,7 @@ class EdgePatcher::Copies {
                          const backend::Array&, const backend::Array&, backend::Array& z) {
       if (layer == layer_ && attention_) keep_other_heads(z);
     };
-    hooks.survivors = [this](int layer) -> std::optional<std::vector<std::int64_t>> {
+    hooks.survivors = [this](int layer) -> std::optional<std::vector<Index>> {
       if (layer + 1 < c_.n_layers) return std::nullopt;
       return ends_;
     };
@@ -182,7 +183,7 @@ class EdgePatcher::Copies {
   std::vector<const ReaderPort*> ports_;  // [copies]
   std::vector<int> writers_;
   forward::Batch batch_;
-  std::vector<std::int64_t> ends_;  // the last row of every prompt of every copy
+  std::vector<Index> ends_;  // the last row of every prompt of every copy
   backend::Array keys_, values_;
 };
 
@@ -221,8 +222,8 @@ EdgePatcher::EdgePatcher(const Model& model, const EdgeTable& table,
 std::vector<std::vector<std::size_t>> EdgePatcher::groups(
     const std::vector<std::size_t>& edges) const {
   // Few enough that an interrupted search has not much to do again.
-  constexpr std::int64_t kMost = 16;
-  const std::size_t most = std::clamp(chunk_rows(model_) / count_, std::int64_t{1}, kMost);
+  constexpr Index kMost = 16;
+  const std::size_t most = std::clamp(chunk_rows(model_) / count_, Index{1}, kMost);
   std::map<std::pair<int, bool>, std::vector<std::vector<std::size_t>>> by_sublayer;
   for (std::size_t i = 0; i < edges.size(); ++i) {
     const int reader = table_.port_of(edges[i]).reader;

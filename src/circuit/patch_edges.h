@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "base/index.h"
 #include "circuit/ablation.h"
 
 namespace unpack::circuit {
@@ -25,9 +26,9 @@ class EdgePatcher {
 
  private:
   class Copies;
-  struct Rows {                        // of one prompt that can differ from the plain pass
-    std::int64_t from = 0, count = 0;  // in the chunk
-    int past = 0;                      // positions before them
+  struct Rows {                 // of one prompt that can differ from the plain pass
+    Index from = 0, count = 0;  // in the chunk
+    int past = 0;               // positions before them
   };
 
   const Model& model_;
@@ -37,7 +38,7 @@ class EdgePatcher {
   forward::ForwardPass pass_;
   std::vector<backend::Array> change_;  // [C] of [T, D]: what is replaced less what was written
   std::vector<Rows> rows_;              // [prompts of the chunk]
-  std::int64_t count_ = 0;              // of all of them
+  Index count_ = 0;                     // of all of them
   int context_ = 0;
 };
 

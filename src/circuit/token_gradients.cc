@@ -1,4 +1,5 @@
 // Gradient x input and integrated gradients of the tokens of a prompt.
+#include "base/index.h"
 #include "circuit/gradients.h"
 #include "decompose/host_math.h"
 #include "engine/state.h"
@@ -20,8 +21,8 @@ std::vector<double> gradient_scores(const Model& model, std::span<const TokenId>
       {{ids.begin(), ids.end()}, {}, target.ids, target.versus}};
   circuit::PromptChunk chunk;
   chunk.add(0, prompts[0].ids);
-  const std::int64_t width = model.config().d_model;
-  const std::int64_t fixed = std::int64_t{first} * width;
+  const Index width = model.config().d_model;
+  const Index fixed = Index{first} * width;
   std::vector<double> own, out(ids.size(), 0.0);
   for (int step = 0; step < steps; ++step) {
     const double part = steps == 1 ? 1.0 : (step + 0.5) / steps;

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "backend/rotary.h"
+#include "base/index.h"
 #include "circuit/ablation.h"
 #include "engine/state.h"
 #include "forward/block.h"
@@ -17,10 +18,10 @@ void PromptChunk::add(std::size_t index, const std::vector<TokenId>& ids) {
 }
 
 std::vector<PromptChunk> cut_chunks(const ModelConfig& config,
-                                    const std::vector<TaskPrompt>& prompts, std::int64_t rows) {
+                                    const std::vector<TaskPrompt>& prompts, Index rows) {
   std::vector<PromptChunk> out;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
-    const std::int64_t length = prompts[i].ids.size();
+    const Index length = prompts[i].ids.size();
     if (out.empty() || out.back().rows + length > rows ||
         !backend::same_rotary(config, out.back().segments[0].length, length))
       out.emplace_back();
@@ -29,10 +30,10 @@ std::vector<PromptChunk> cut_chunks(const ModelConfig& config,
   return out;
 }
 
-std::int64_t chunk_rows(const Model& model) {
-  constexpr std::int64_t kValues = std::int64_t{32} << 20, kMost = 1024;
-  const std::int64_t row = std::int64_t{model.writers().count()} * model.config().d_model;
-  return std::clamp(kValues / row, std::int64_t{1}, kMost);
+Index chunk_rows(const Model& model) {
+  constexpr Index kValues = Index{32} << 20, kMost = 1024;
+  const Index row = Index{model.writers().count()} * model.config().d_model;
+  return std::clamp(kValues / row, Index{1}, kMost);
 }
 
 WriterRun record_writers(const Model& model, const std::vector<std::vector<TokenId>>& prompts,
@@ -75,7 +76,7 @@ std::vector<double> differences(const Model& model, const std::vector<TaskPrompt
   constexpr std::size_t kRows = 64;
   std::vector<double> out, logits;
   for (std::size_t begin = 0; begin < chunk.members.size(); begin += kRows) {
-    std::vector<std::int64_t> rows;
+    std::vector<Index> rows;
     const std::size_t end = std::min(begin + kRows, chunk.members.size());
     for (std::size_t i = begin; i < end; ++i)
       rows.push_back(chunk.segments[i].begin + chunk.segments[i].length - 1);

@@ -7,6 +7,7 @@
 #include <queue>
 #include <tuple>
 
+#include "base/index.h"
 #include "credit/child_list.h"
 #include "unpack/error.h"
 
@@ -16,7 +17,7 @@ namespace {
 
 // A partial path from the root side down to a node; the rest hangs on its parent.
 struct Prefix {
-  std::int64_t parent = -1;
+  Index parent = -1;
   GraphNode node;
   Branch branch = Branch::none;  // of the parent's hop that led here
   double product = 1;
@@ -27,18 +28,18 @@ struct Prefix {
 struct Candidate {
   double reach = 0;
   std::uint64_t order = 0;
-  std::int64_t prefix = -1;  // whose child it is; -1: the start
-  std::size_t index = 0;     // among the children
+  Index prefix = -1;      // whose child it is; -1: the start
+  std::size_t index = 0;  // among the children
   bool operator<(const Candidate& other) const {
     return reach != other.reach ? reach < other.reach : order > other.order;
   }
 };
 
-Path make_path(const std::vector<Prefix>& prefixes, std::int64_t last) {
+Path make_path(const std::vector<Prefix>& prefixes, Index last) {
   Path path;
   path.credit = prefixes[last].product;
   Branch own = Branch::none;  // the terminal has no hop of its own
-  for (std::int64_t i = last; i >= 0; i = prefixes[i].parent) {
+  for (Index i = last; i >= 0; i = prefixes[i].parent) {
     const Prefix& p = prefixes[i];
     path.nodes.push_back({p.node.writer, p.node.position});
     path.branches.push_back(own);
@@ -73,12 +74,12 @@ std::vector<Path> search(const PathGraph<T>& graph, std::size_t k, double tau,
   std::vector<Prefix> prefixes;
   std::priority_queue<Candidate> queue;
   std::uint64_t order = 0;
-  const auto children = [&](std::int64_t prefix) -> ChildList& {
+  const auto children = [&](Index prefix) -> ChildList& {
     if (prefix < 0) return lists.tops();
     const Prefix& p = prefixes[prefix];
     return lists.of(p.node, p.state, p.is_top);
   };
-  const auto push = [&](std::int64_t prefix, std::size_t index) {
+  const auto push = [&](Index prefix, std::size_t index) {
     ChildList& list = children(prefix);
     if (index >= list.size()) return;
     const double product = prefix < 0 ? 1.0 : std::fabs(prefixes[prefix].product);

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "backend/device_credit.h"
+#include "base/index.h"
 
 namespace unpack::credit {
 
@@ -15,7 +16,7 @@ class Bundle {
   explicit Bundle(backend::Backend& backend) : backend_(backend) {}
 
   // The array exists once the bundle is made.
-  void add(backend::Array& slot, std::int64_t size) {
+  void add(backend::Array& slot, Index size) {
     parts_.push_back({&slot, total_, size});
     total_ += size;
   }
@@ -23,7 +24,7 @@ class Bundle {
     memory_ = backend_.zeros(total_);
     for (const Part& part : parts_) *part.slot = backend_.slice(memory_, part.offset, part.size);
   }
-  std::int64_t size() const { return total_; }
+  Index size() const { return total_; }
 
   void fetch() { host_ = backend_.host(memory_); }
   template <typename T>
@@ -38,11 +39,11 @@ class Bundle {
  private:
   struct Part {
     backend::Array* slot;
-    std::int64_t offset, size;
+    Index offset, size;
   };
   backend::Backend& backend_;
   std::vector<Part> parts_;
-  std::int64_t total_ = 0;
+  Index total_ = 0;
   backend::Array memory_;
   std::shared_ptr<const void> host_;
 };
@@ -82,11 +83,11 @@ class DirectQueue {
         bundle_(d.backend()),
         arrays_(layers.size()) {
     const ModelConfig& c = d.config();
-    const std::int64_t heads = c.n_heads, sources = target.query + 1;
+    const Index heads = c.n_heads, sources = target.query + 1;
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       LayerArrays& a = arrays_[i];
-      const std::int64_t cl = d.writers().visible_to_attention(layers_[i]),
-                         cm = d.writers().visible_to_mlp(layers_[i]);
+      const Index cl = d.writers().visible_to_attention(layers_[i]),
+                  cm = d.writers().visible_to_mlp(layers_[i]);
       bundle_.add(a.heads.entry, heads * sources);
       bundle_.add(a.heads.key_coef, heads * sources);
       bundle_.add(a.heads.query_edge, heads * cl);
@@ -105,8 +106,7 @@ class DirectQueue {
     d_.enter(layer);
     const std::vector<int> queries = {target_.query};
     const backend::AttentionView view = d_.attention_view(layer);
-    backend::Array numerators =
-                       backend.uninitialized(std::int64_t{c.n_heads} * (target_.query + 1)),
+    backend::Array numerators = backend.uninitialized(Index{c.n_heads} * (target_.query + 1)),
                    neurons = backend.uninitialized(c.layer(layer).entries());
     backend.head_numerators(view, queries, target_.direction, numerators);
     // Towards a target entries are shares whatever the dispatch inside the model is.
@@ -166,7 +166,7 @@ void walk_up(backend::DeviceCredit& device, const decompose::Decomposition& d,
              std::vector<backend::DeviceCredit::Layer>& layers, std::vector<DirectEdges>& direct) {
   backend::Backend& backend = d.backend();
   const ModelConfig& c = d.config();
-  const std::int64_t length = d.length(), heads = c.n_heads, pairs = backend::tri(length);
+  const Index length = d.length(), heads = c.n_heads, pairs = backend::tri(length);
   const std::vector<int> queries = all_of(d.length());
   static const backend::AttentionSums no_sums;
   std::optional<DirectQueue> towards;
@@ -176,7 +176,7 @@ void walk_up(backend::DeviceCredit& device, const decompose::Decomposition& d,
     d.enter(l);
     LayerArrays a;
     LayerEdges<float>& to = out[l];
-    const std::int64_t cl = d.writers().visible_to_attention(l), cm = d.writers().visible_to_mlp(l);
+    const Index cl = d.writers().visible_to_attention(l), cm = d.writers().visible_to_mlp(l);
     a.heads.query_edge = backend.uninitialized(heads * length * cl);
     a.heads.value_edge = backend.uninitialized(c.n_kv_heads * length * cl);
     a.heads.doubt = backend.zeros(heads * length);
@@ -225,7 +225,7 @@ DeviceLayer remade_layer(backend::DeviceCredit& device, const decompose::Decompo
   DeviceLayer out;
   out.layer = kept;
   const backend::AttentionView view = d.attention_view(l);
-  const std::int64_t size = d.config().n_heads * backend::tri(d.length());
+  const Index size = d.config().n_heads * backend::tri(d.length());
   auto sums = std::make_shared<backend::AttentionSums>(d.key_sums(l, options.scores));
   backend::DeviceCredit::HeadEdges made;
   made.entry = backend.uninitialized(size);
@@ -254,7 +254,7 @@ backend::DeviceCredit* edges_on_device(const decompose::Decomposition& d, const 
     return device;
   }
   const ModelConfig& c = d.config();
-  const std::int64_t length = d.length(), heads = c.n_heads;
+  const Index length = d.length(), heads = c.n_heads;
   std::vector<int> queries(length);
   std::iota(queries.begin(), queries.end(), 0);
   const bool gate = options.dispatch == Dispatch::gate;
@@ -263,7 +263,7 @@ backend::DeviceCredit* edges_on_device(const decompose::Decomposition& d, const 
   std::vector<LayerArrays> arrays(c.n_layers);
   for (int l = 0; l < c.n_layers; ++l) {
     LayerArrays& a = arrays[l];
-    const std::int64_t cl = d.writers().visible_to_attention(l), cm = d.writers().visible_to_mlp(l);
+    const Index cl = d.writers().visible_to_attention(l), cm = d.writers().visible_to_mlp(l);
     if (fetch_entries) {
       bundle.add(a.heads.entry, heads * backend::tri(length));
       bundle.add(a.heads.key_coef, heads * backend::tri(length));
@@ -309,7 +309,7 @@ backend::DeviceCredit* edges_on_device(const decompose::Decomposition& d, const 
   }
   if (towards) towards->fetch(direct);
   bundle.fetch();
-  const auto read_layer = [&](std::int64_t l) {
+  const auto read_layer = [&](Index l) {
     const LayerArrays& a = arrays[l];
     LayerEdges<float>& to = out[l];
     bundle.read(a.heads.entry, to.entry);
@@ -322,7 +322,7 @@ backend::DeviceCredit* edges_on_device(const decompose::Decomposition& d, const 
     bundle.read(a.neurons[0].doubt, to.mlp_doubt);
   };
   // One thread takes long over new memory; waking others takes longer where there is little of it.
-  constexpr std::int64_t kMuch = std::int64_t{1} << 20;
+  constexpr Index kMuch = Index{1} << 20;
   if (bundle.size() > kMuch) {
     d.backend().parallel_for(c.n_layers, read_layer);
   } else {

@@ -5,12 +5,13 @@
 #include <span>
 #include <vector>
 
+#include "base/index.h"
 #include "credit/edges.h"
 
 namespace unpack::credit {
 
 // Up to this many floats are brought to the host at once, whether they are needed there or not.
-inline constexpr std::int64_t kFetchedAtOnce = std::int64_t{1} << 24;
+inline constexpr Index kFetchedAtOnce = Index{1} << 24;
 
 // Both do nothing, and return null and false, where the backend cannot. The edges stay on the
 // device, and are copied into `out`; entry and key_coef are left out of the copy where they are

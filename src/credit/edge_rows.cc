@@ -1,6 +1,7 @@
 // What Edges has of single nodes: taken from what is kept, fetched from a device, or made again.
 #include <cmath>
 
+#include "base/index.h"
 #include "credit/edges.h"
 #include "credit/safe_denom.h"
 
@@ -9,8 +10,8 @@ namespace unpack::credit {
 namespace {
 
 template <typename T>
-std::shared_ptr<const T> fetched(backend::Backend& backend, const backend::Array& array,
-                                 std::int64_t at, std::int64_t size) {
+std::shared_ptr<const T> fetched(backend::Backend& backend, const backend::Array& array, Index at,
+                                 Index size) {
   const auto host = backend.host(backend.slice(array, at, size));
   return {host, static_cast<const T*>(host.get())};
 }
@@ -19,8 +20,8 @@ std::shared_ptr<const T> fetched(backend::Backend& backend, const backend::Array
 
 template <typename T>
 std::shared_ptr<const T> Edges<T>::query_row(int layer, int head, int query) const {
-  const std::int64_t cl = decomposition_->writers().visible_to_attention(layer),
-                     at = (std::int64_t{head} * decomposition_->length() + query) * cl;
+  const Index cl = decomposition_->writers().visible_to_attention(layer),
+              at = (Index{head} * decomposition_->length() + query) * cl;
   if (by_layer())
     return fetched<T>(decomposition_->backend(), device_layers_[layer].heads.query_edge, at, cl);
   return {std::shared_ptr<const void>(), layers_[layer].query_edge.data() + at};
@@ -28,11 +29,11 @@ std::shared_ptr<const T> Edges<T>::query_row(int layer, int head, int query) con
 
 template <typename T>
 std::shared_ptr<const T> Edges<T>::value_rows(int layer, int group, int query) const {
-  const std::int64_t cl = decomposition_->writers().visible_to_attention(layer),
-                     at = std::int64_t{group} * decomposition_->length() * cl;
+  const Index cl = decomposition_->writers().visible_to_attention(layer),
+              at = Index{group} * decomposition_->length() * cl;
   if (by_layer())
     return fetched<T>(decomposition_->backend(), device_layers_[layer].heads.value_edge, at,
-                      (std::int64_t{query} + 1) * cl);
+                      (Index{query} + 1) * cl);
   return {std::shared_ptr<const void>(), layers_[layer].value_edge.data() + at};
 }
 
@@ -42,7 +43,7 @@ template <typename T>
 HeadRow<T> Edges<T>::row_made_again(int layer, int head, int query, const T* keys) const {
   const decompose::Decomposition& d = *decomposition_;
   const std::size_t n = query + 1, cl = d.writers().visible_to_attention(layer), own = head;
-  const std::int64_t width = d.config().d_model;
+  const Index width = d.config().d_model;
   backend::Array numerators, pattern;
   d.backend().head_numerators_at(
       d.attention_view(layer), query,
@@ -72,7 +73,7 @@ HeadRow<T> Edges<T>::head_row(int layer, int head, int query,
                               const std::shared_ptr<const T>& keys) const {
   if (by_layer()) return row_made_again(layer, head, query, keys.get());
   const LayerEdges<T>& e = layers_[layer];
-  const std::int64_t at = head * backend::tri(decomposition_->length()) + backend::tri(query);
+  const Index at = head * backend::tri(decomposition_->length()) + backend::tri(query);
   std::unique_lock lock(mutex_);
   if (!e.entry.empty()) {
     const std::shared_ptr<const void> none;
@@ -88,9 +89,9 @@ HeadRow<T> Edges<T>::head_row(int layer, int head, int query,
 template <typename T>
 std::shared_ptr<const T> Edges<T>::key_rows(int layer, int head, int query) const {
   const decompose::Decomposition& d = *decomposition_;
-  const std::int64_t cl = d.writers().visible_to_attention(layer);
+  const Index cl = d.writers().visible_to_attention(layer);
   if (has_table()) {
-    const std::int64_t at = (head * backend::tri(d.length()) + backend::tri(query)) * cl;
+    const Index at = (head * backend::tri(d.length()) + backend::tri(query)) * cl;
     if (tables_.empty()) {
       const auto rows = d.backend().host(
           d.backend().slice(d.attention(layer, options_.scores).k_scores, at, (query + 1) * cl));
@@ -108,8 +109,8 @@ std::shared_ptr<const T> Edges<T>::key_rows(int layer, int head, int query) cons
 template <typename T>
 std::shared_ptr<const T> Edges<T>::key_rows_of_heads(int layer, int query) const {
   const decompose::Decomposition& d = *decomposition_;
-  const std::int64_t cl = d.writers().visible_to_attention(layer);
-  backend::Array out = d.backend().zeros(d.config().n_heads * (std::int64_t{query} + 1) * cl);
+  const Index cl = d.writers().visible_to_attention(layer);
+  backend::Array out = d.backend().zeros(d.config().n_heads * (Index{query} + 1) * cl);
   d.backend().key_scores_of_heads(d.attention_view(layer), options_.scores, query, out);
   const auto rows = d.backend().host(out);
   return {rows, static_cast<const T*>(rows.get())};
@@ -127,11 +128,11 @@ void Edges<T>::visit_keys(int layer, const std::function<void(int, int, const T*
   const auto table = tables_.empty()
                          ? d.backend().host(d.attention(layer, options_.scores).k_scores)
                          : tables_[layer];
-  const std::int64_t cl = d.writers().visible_to_attention(layer);
-  const std::int64_t length = d.length();
-  d.backend().parallel_for(d.config().n_heads * length, [&](std::int64_t task) {
-    const std::int64_t h = task / length;
-    const std::int64_t q = task % length;
+  const Index cl = d.writers().visible_to_attention(layer);
+  const Index length = d.length();
+  d.backend().parallel_for(d.config().n_heads * length, [&](Index task) {
+    const Index h = task / length;
+    const Index q = task % length;
     visit(static_cast<int>(h), static_cast<int>(q),
           static_cast<const T*>(table.get()) + (h * backend::tri(length) + backend::tri(q)) * cl);
   });

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <type_traits>
 
+#include "base/index.h"
 #include "base/thread_pool.h"
 #include "credit/device_edges.h"
 #include "credit/safe_denom.h"
@@ -79,7 +80,7 @@ Edges<T>::Edges(std::shared_ptr<const decompose::Decomposition> decomposition,
       decomposition_->head_numerators(0);
       if (options_.mlp != MlpRule::l2) decomposition_->mlp_numerators(0);
     }
-    const auto build = [&](std::int64_t task) {
+    const auto build = [&](Index task) {
       context.check();
       const int l = task / 2;
       LayerEdges<T>& out = layers_[l];
@@ -107,8 +108,7 @@ Edges<T>::Edges(std::shared_ptr<const decompose::Decomposition> decomposition,
 // Small tasks run side by side, a thread each; larger ones use all threads themselves, and so do
 // those of several prompts at once, whose loops over parts of a weight are joined.
 template <typename T>
-void Edges<T>::each_layer(int tasks, bool small,
-                          const std::function<void(std::int64_t)>& task) const {
+void Edges<T>::each_layer(int tasks, bool small, const std::function<void(Index)>& task) const {
   backend::Backend& backend = decomposition_->backend();
   if (small && backend.layers_side_by_side() && !base::ThreadPool::joins_loops()) {
     backend.parallel_for(tasks, task);
@@ -180,7 +180,7 @@ void Edges<T>::build_attention(int l, const backend::AttentionSums& sums,
   out.entry.resize(heads * pairs);
   out.key_coef.resize(heads * pairs);
   out.head_doubt.assign(heads * steps, 0.0);
-  d.backend().parallel_for(c.n_heads, [&](std::int64_t head) {
+  d.backend().parallel_for(c.n_heads, [&](Index head) {
     const std::size_t h = head;
     const std::size_t v_row = h / group * steps;
     std::vector<double> entry(steps);
@@ -219,7 +219,7 @@ void Edges<T>::build_attention(int l, const backend::AttentionSums& sums,
     out.query_edge.assign(heads * steps * cl, T(0));
   }
   out.value_edge.resize(c.n_kv_heads * steps * cl);
-  d.backend().parallel_for(c.n_kv_heads * length, [&](std::int64_t at) {
+  d.backend().parallel_for(c.n_kv_heads * length, [&](Index at) {
     const std::size_t i = at;
     // Of one unit of credit. A GPU takes the score in place of the unit, which rounds otherwise.
     const double by =
@@ -263,7 +263,7 @@ std::array<std::vector<double>, backend::kMostReaders> Edges<T>::mlp_edges(
   const std::vector<backend::MlpReader> readers = backend::mlp_readers(shape);
   if (doubt) doubt->assign(queries.size(), 0.0);
   const auto for_rows = [&](const std::function<void(std::size_t)>& task) {
-    d.backend().parallel_for(std::ssize(queries), [&](std::int64_t i) { task(i); });
+    d.backend().parallel_for(std::ssize(queries), [&](Index i) { task(i); });
   };
   if (options_.mlp == MlpRule::per_neuron) {
     const std::size_t n = shape.entries();
@@ -375,7 +375,7 @@ std::vector<DirectEdges> Edges<T>::direct(std::span<const int> layers, int query
   std::vector<DirectEdges> out;
   if (direct_on_device(*decomposition_, options_, layers, query, direction, out)) return out;
   out.resize(layers.size());
-  const auto one = [&](std::int64_t i) { out[i] = direct(layers[i], query, direction); };
+  const auto one = [&](Index i) { out[i] = direct(layers[i], query, direction); };
   each_layer(layers.size(), true, one);
   return out;
 }
@@ -405,7 +405,7 @@ DirectEdges Edges<T>::direct(int layer, int query, const backend::Array& directi
                                 double weight) {
     std::vector<double> coef(heads * sources), sum(sources), abs(sources);
     for (std::size_t h = 0; h < heads; ++h) {
-      const auto at = static_cast<std::int64_t>(h * pairs) + backend::tri(query);
+      const auto at = static_cast<Index>(h * pairs) + backend::tri(query);
       backend.download(sum_array, at, sum);
       backend.download(abs_array, at, abs);
       for (std::size_t s = 0; s < sources; ++s)

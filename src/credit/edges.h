@@ -15,6 +15,7 @@
 
 #include "backend/device_credit.h"
 #include "backend/mlp_readers.h"
+#include "base/index.h"
 #include "decompose/decomposition.h"
 #include "unpack/options.h"
 
@@ -120,7 +121,7 @@ class Edges {
 
  private:
   DirectEdges direct(int layer, int query, const backend::Array& direction) const;
-  void each_layer(int tasks, bool small, const std::function<void(std::int64_t)>& task) const;
+  void each_layer(int tasks, bool small, const std::function<void(Index)>& task) const;
   HeadRow<T> row_made_again(int layer, int head, int query, const T* keys) const;
   void build_attention(int l, const backend::AttentionSums& sums, LayerEdges<T>& out) const;
   void build_mlp(int l, LayerEdges<T>& out, const RunContext& context) const;

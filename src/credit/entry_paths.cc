@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 
+#include "base/index.h"
 #include "credit/best_paths.h"
 #include "credit/child_list.h"
 #include "credit/safe_denom.h"
@@ -114,9 +115,9 @@ class EntryWalk {
     const Writer& writer = d_.writers()[node.writer];
     const Options& options = edges_.options();
     const backend::AttentionSums& sums = d_.attention(writer.layer, options.scores);
-    const std::int64_t cl = d_.writers().visible_to_attention(writer.layer);
+    const Index cl = d_.writers().visible_to_attention(writer.layer);
     const int q = node.position;
-    const std::int64_t at = writer.head * backend::tri(d_.length()) + backend::tri(q);
+    const Index at = writer.head * backend::tri(d_.length()) + backend::tri(q);
     const HeadEdges<T> head = head_edges(edges_, graph_.start(), node);
     backend::Array query_array = d_.backend().zeros((q + 1) * cl);
     d_.backend().query_scores(d_.attention_view(writer.layer), options.scores, writer.head, q,
@@ -137,11 +138,11 @@ class EntryWalk {
       const T* v = head.values.get() + s * cl;
       EntryShares entry;
       entry.entry = share;
-      const auto add = [&](Branch branch, std::int64_t j, int position, double factor) {
+      const auto add = [&](Branch branch, Index j, int position, double factor) {
         if (std::fabs(factor) >= least)
           entry.subs.push_back({branch, static_cast<int>(j), position, factor});
       };
-      for (std::int64_t j = 0; j < cl; ++j) {
+      for (Index j = 0; j < cl; ++j) {
         add(Branch::K, j, s, head.key_coef[i] * k[j]);
         add(Branch::V, j, s, share * v[j]);
         add(Branch::Q, j, q, query_coef * qs[j]);
@@ -182,7 +183,7 @@ class EntryWalk {
       const backend::MlpSums sums = asked ? d_.mlp_at(writer.layer, reader.side, node.position)
                                           : d_.mlp(writer.layer, reader.side, options.scores);
       std::vector<double> sum(width), abs(width);
-      const std::int64_t at = asked ? 0 : std::int64_t{node.position} * width;
+      const Index at = asked ? 0 : Index{node.position} * width;
       d_.backend().download(sums.sum, at, sum);
       d_.backend().download(sums.abs, at, abs);
       for (std::size_t i = 0; i < neurons.size(); ++i) {

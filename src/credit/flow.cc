@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/index.h"
 #include "credit/node_edges.h"
 
 namespace unpack::credit {
@@ -48,13 +49,13 @@ class LayerSweep {
     // of threads. Heads of a layer never read each other, so that none of the credit read here
     // changes.
     std::vector<std::vector<double>> sums(heads), values(heads);
-    d_.backend().parallel_for(c.n_heads, [&](std::int64_t h) {
+    d_.backend().parallel_for(c.n_heads, [&](Index h) {
       const std::size_t i = h;
       sums[i].assign(length * cl, 0.0);
       values[i].assign(length, 0.0);
       send(h, cl, sums[i], values[i], key_coef);
     });
-    d_.backend().parallel_for(length_, [&](std::int64_t position) {
+    d_.backend().parallel_for(length_, [&](Index position) {
       const std::size_t s = position;
       double* to = at(position, 0);
       for (std::size_t h = 0; h < heads; ++h) {
@@ -84,14 +85,14 @@ class LayerSweep {
     fold->fold_keys_with(d_.attention_view(layer_),
                          {e_.key_coef.data(), credit, nodes_.direct_query(), own}, folded);
     std::vector<double> values(heads * length, 0.0);
-    d_.backend().parallel_for(c.n_heads, [&](std::int64_t head) {
+    d_.backend().parallel_for(c.n_heads, [&](Index head) {
       const std::size_t h = head;
       double* to = values.data() + h * length;
       for (std::size_t q = 0; q < length; ++q)
         nodes_.head(h, q,
                     [&](double x, const auto& rows) { add_scaled(x, rows.entry, q + 1, to); });
     });
-    d_.backend().parallel_for(length_, [&](std::int64_t position) {
+    d_.backend().parallel_for(length_, [&](Index position) {
       const std::size_t s = position;
       double* to = at(position, 0);
       for (std::size_t h = 0; h < heads; ++h) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/index.h"
 #include "credit/reach.h"
 
 namespace unpack::credit {
@@ -22,7 +23,7 @@ PathGraph<T>::PathGraph(const Edges<T>& edges, const Start& start, const Suffix&
   }
   backend::Backend& backend = decomposition().backend();
   if (edges_.has_table() || filtered()) {
-    backend.parallel_for(std::ssize(tops_), [&](std::int64_t i) { measure(tops_[i], {}); });
+    backend.parallel_for(std::ssize(tops_), [&](Index i) { measure(tops_[i], {}); });
     return;
   }
   // The keys of a layer's heads are made together.
@@ -35,7 +36,7 @@ PathGraph<T>::PathGraph(const Edges<T>& edges, const Start& start, const Suffix&
     std::shared_ptr<const T> keys;
     if (end - first > 1 && !writer.terminal())
       keys = edges_.key_rows_of_heads(writer.layer, tops_[first].node.position);
-    backend.parallel_for(end - first, [&](std::int64_t i) { measure(tops_[first + i], keys); });
+    backend.parallel_for(end - first, [&](Index i) { measure(tops_[first + i], keys); });
   }
 }
 

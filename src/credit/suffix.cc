@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/index.h"
 #include "credit/reach.h"
 
 namespace unpack::credit {
@@ -180,7 +181,7 @@ class SuffixBuilder {
     const std::size_t cl = d_.writers().visible_to_attention(l);
     const std::size_t pairs = backend::tri(d_.length());
     std::vector<SuffixPart> values(c.n_kv_heads * length);
-    d_.backend().parallel_for(std::ssize(values), [&](std::int64_t i) {
+    d_.backend().parallel_for(std::ssize(values), [&](Index i) {
       values[i] = read(e.value_edge.data() + i * cl, i % length, cl);
     });
     std::vector<SuffixPart> nodes(c.n_heads * length);
@@ -215,7 +216,7 @@ class SuffixBuilder {
                                           std::max({keys.bound, entries.bound, query.bound[0]}));
     };
     if (known != nullptr) {
-      d_.backend().parallel_for(std::ssize(nodes), [&](std::int64_t i) {
+      d_.backend().parallel_for(std::ssize(nodes), [&](Index i) {
         const auto h = static_cast<std::size_t>(i) / length,
                    q = static_cast<std::size_t>(i) % length;
         const std::size_t row = h * pairs + backend::tri(q);

@@ -5,13 +5,14 @@
 #include <vector>
 
 #include "backend/mlp_readers.h"
+#include "base/index.h"
 
 namespace unpack::decompose {
 
 namespace {
 
 constexpr std::size_t kKeptPositions = 2;
-constexpr std::int64_t kColumns = 256;  // neurons of a task
+constexpr Index kColumns = 256;  // neurons of a task
 
 struct Totals {
   std::vector<double> sum, abs;  // [entries]
@@ -20,13 +21,12 @@ struct Totals {
 
 // Over the writers in their order, so that the result does not depend on who does what.
 template <typename T>
-void add_up(const T* scores, std::int64_t writers, std::int64_t entries, std::int64_t block,
-            Totals& to) {
-  const std::int64_t begin = block * kColumns, end = std::min(entries, begin + kColumns);
-  for (std::int64_t j = 0; j < writers; ++j) {
+void add_up(const T* scores, Index writers, Index entries, Index block, Totals& to) {
+  const Index begin = block * kColumns, end = std::min(entries, begin + kColumns);
+  for (Index j = 0; j < writers; ++j) {
     const T* row = scores + j * entries;
     double square = 0;
-    for (std::int64_t i = begin; i < end; ++i) {
+    for (Index i = begin; i < end; ++i) {
       const double x = row[i];
       to.sum[i] += x;
       to.abs[i] += std::fabs(x);
@@ -56,14 +56,14 @@ backend::MlpSums AskedNeurons::at(backend::Backend& backend, const backend::MlpV
       return kept.front().sums;
     }
   }
-  const std::int64_t entries = backend.config().layer(view.layer).entries();
-  const std::int64_t writers = view.visible, blocks = (entries + kColumns - 1) / kColumns;
+  const Index entries = backend.config().layer(view.layer).entries();
+  const Index writers = view.visible, blocks = (entries + kColumns - 1) / kColumns;
   backend::Array all = backend.zeros(writers * entries);
   backend.mlp_scores(view, side, Scores::raw, query, all);
   const auto host = backend.host(all);
   Totals totals{std::vector<double>(entries, 0.0), std::vector<double>(entries, 0.0),
                 std::vector<double>(blocks * writers, 0.0)};
-  backend.parallel_for(blocks, [&](std::int64_t block) {
+  backend.parallel_for(blocks, [&](Index block) {
     if (backend.is_double()) {
       add_up(static_cast<const double*>(host.get()), writers, entries, block, totals);
     } else {

@@ -10,6 +10,7 @@
 #include "backend/question_tables.h"
 #include "backend/read_ops.h"
 #include "backend/score_plan.h"
+#include "base/index.h"
 #include "forward/block.h"
 #include "unpack/error.h"
 
@@ -62,7 +63,7 @@ void Decomposition::walk(const Walk& what, const RunContext& context) const {
     ~Walker() { id = std::thread::id(); }
     std::atomic<std::thread::id>& id;
   } const walker(walker_);
-  vectors_ = backend_->zeros(static_cast<std::int64_t>(length_) * count * c.d_model);
+  vectors_ = backend_->zeros(static_cast<Index>(length_) * count * c.d_model);
   backend_->put_writer(pass_.emb, 0, length_, vectors_, count, 0);
   if (c.has_pos_writer()) backend_->put_writer(pass_.pos, 0, length_, vectors_, count, 1);
   std::array<std::vector<backend::MlpSums>, 3> neurons;  // by side
@@ -164,11 +165,11 @@ void Decomposition::position_dots(int first, int end, std::span<const double> ve
   walked();
   if (!by_layer_)
     return backend_->position_dots(vectors_, writers_.count(), first, end, vectors, out);
-  const std::int64_t d = config().d_model,
-                     at_once = backend_->positions_at_a_time((end - first) * d, length_);
+  const Index d = config().d_model,
+              at_once = backend_->positions_at_a_time((end - first) * d, length_);
   out.clear();
-  for (std::int64_t begin = 0; begin < length_; begin += at_once) {
-    const std::int64_t n = std::min<std::int64_t>(at_once, length_ - begin);
+  for (Index begin = 0; begin < length_; begin += at_once) {
+    const Index n = std::min<Index>(at_once, length_ - begin);
     std::vector<double> some;
     backend_->position_dots(backend_->make_writers(parts_, begin, n, first, end), end - first, 0,
                             end - first, vectors.subspan(begin * d, n * d), some);

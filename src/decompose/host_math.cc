@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/index.h"
+
 namespace unpack::decompose {
 
 std::vector<double> fetch(backend::Backend& backend, const backend::Array& array) {
@@ -34,23 +36,23 @@ double dot(std::span<const double> x, std::span<const double> y) {
 }
 
 void linear_back(backend::Backend& backend, const model::WeightView& w, std::span<const double> g_y,
-                 std::span<double> g_x, std::int64_t rows) {
+                 std::span<double> g_x, Index rows) {
   const std::size_t out = w.out;
-  std::vector<std::int64_t> used;
-  for (std::int64_t r = 0; r < rows; ++r) {
+  std::vector<Index> used;
+  for (Index r = 0; r < rows; ++r) {
     const auto row = g_y.subspan(r * out, out);
     if (std::any_of(row.begin(), row.end(), [](double x) { return x != 0; })) used.push_back(r);
   }
   if (used.empty()) return;
-  constexpr std::int64_t kBlock = 32;
-  backend.parallel_for((w.in + kBlock - 1) / kBlock, [&](std::int64_t block) {
-    const std::int64_t begin = block * kBlock;
-    const std::int64_t n = std::min(kBlock, w.in - begin);
+  constexpr Index kBlock = 32;
+  backend.parallel_for((w.in + kBlock - 1) / kBlock, [&](Index block) {
+    const Index begin = block * kBlock;
+    const Index n = std::min(kBlock, w.in - begin);
     std::vector<double> weights(n * out);
     model::read_rows(w, begin, n, weights.data());
-    for (const std::int64_t r : used) {
+    for (const Index r : used) {
       const auto g = g_y.subspan(r * out, out);
-      for (std::int64_t i = 0; i < n; ++i) {
+      for (Index i = 0; i < n; ++i) {
         g_x[r * w.in + begin + i] += dot(g, std::span(weights).subspan(i * out, out));
       }
     }
@@ -58,13 +60,13 @@ void linear_back(backend::Backend& backend, const model::WeightView& w, std::spa
 }
 
 void linear(const model::WeightView& w, std::span<const double> x, std::span<double> y,
-            std::int64_t rows) {
+            Index rows) {
   const std::size_t out = w.out;
   std::fill(y.begin(), y.end(), 0.0);
   std::vector<double> weights(out);
-  for (std::int64_t i = 0; i < w.in; ++i) {
+  for (Index i = 0; i < w.in; ++i) {
     model::read_rows(w, i, 1, weights.data());
-    for (std::int64_t r = 0; r < rows; ++r) {
+    for (Index r = 0; r < rows; ++r) {
       const double scale = x[r * w.in + i];
       double* to = y.data() + r * out;
       for (std::size_t o = 0; o < out; ++o) to[o] += scale * weights[o];

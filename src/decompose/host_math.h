@@ -1,13 +1,13 @@
 // Double-precision pieces that modified gradients share: arrays and weights on the host.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <span>
 #include <vector>
 
 #include "backend/backend.h"
 #include "backend/rotary.h"
+#include "base/index.h"
 #include "model/weights.h"
 
 namespace unpack::decompose {
@@ -18,11 +18,10 @@ std::vector<double> fetch(
 
 // g_x += g_y W^T for rows [S]; rows of g_y that are all zero cost nothing. g_y[S, out], g_x[S, in].
 void linear_back(backend::Backend& backend, const model::WeightView& w, std::span<const double> g_y,
-                 std::span<double> g_x, std::int64_t rows);
+                 std::span<double> g_x, Index rows);
 
 // y = x W; x[S, in], y[S, out] is overwritten.
-void linear(const model::WeightView& w, std::span<const double> x, std::span<double> y,
-            std::int64_t rows);
+void linear(const model::WeightView& w, std::span<const double> x, std::span<double> y, Index rows);
 
 double dot(std::span<const double> x, std::span<const double> y);
 

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "backend/device_memory.h"
+#include "base/index.h"
 #include "decompose/decomposition.h"
 
 namespace unpack::decompose {
@@ -10,7 +11,7 @@ namespace unpack::decompose {
 namespace {
 
 // A device writes every element; clearing it first would be one more launch.
-backend::Array fresh(backend::Backend& backend, std::int64_t size) {
+backend::Array fresh(backend::Backend& backend, Index size) {
   return backend.device_memory() != nullptr ? backend.uninitialized(size) : backend.zeros(size);
 }
 
@@ -48,7 +49,7 @@ backend::Array Decomposition::make_mlp_numerators(int layer) const {
   enter(layer);
   std::vector<int> queries(length_);
   std::iota(queries.begin(), queries.end(), 0);
-  backend::Array out = fresh(*backend_, std::int64_t{length_} * config().layer(layer).entries());
+  backend::Array out = fresh(*backend_, Index{length_} * config().layer(layer).entries());
   backend_->mlp_numerators(mlp_view(layer), queries, pass_.layers[layer].mlp_out, out);
   return out;
 }
@@ -74,7 +75,7 @@ Decomposition::DirectNumerators Decomposition::direct_numerators(
     backend_->download(from, 0, out);
     return out;
   };
-  backend::Array heads = backend_->zeros(static_cast<std::int64_t>(config().n_heads) * (query + 1));
+  backend::Array heads = backend_->zeros(static_cast<Index>(config().n_heads) * (query + 1));
   backend_->head_numerators(attention_view(layer), queries, direction, heads);
   made.heads = downloaded(heads);
   backend::Array neurons = backend_->zeros(config().layer(layer).entries());

@@ -10,6 +10,7 @@
 #include "backend/cuda/device.h"
 #include "backend/cuda/make_cuda_backend.h"
 #include "backend/host/kernels.h"
+#include "base/index.h"
 #include "base/installation.h"
 #include "base/system.h"
 #include "base/thread_pool.h"
@@ -25,7 +26,7 @@ double gib(std::uint64_t bytes) { return static_cast<double>(bytes) / (1 << 30);
 
 // The largest error of a product in use, against the same in double, relative to its largest value.
 double product_error() {
-  constexpr std::int64_t kM = 37, kN = 53, kK = 301;  // ends within every tile
+  constexpr Index kM = 37, kN = 53, kK = 301;  // ends within every tile
   std::vector<float> a(kM * kK), b(kN * kK), c(kM * kN);
   for (std::size_t i = 0; i < a.size(); ++i) a[i] = std::sin(static_cast<float>(i));
   for (std::size_t i = 0; i < b.size(); ++i) b[i] = std::cos(static_cast<float>(3 * i));

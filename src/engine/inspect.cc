@@ -8,13 +8,14 @@
 #include <numeric>
 
 #include "base/center.h"
+#include "base/index.h"
 #include "engine/state.h"
 
 namespace unpack {
 
 namespace {
 
-std::size_t index(std::int64_t i) { return i; }
+std::size_t index(Index i) { return i; }
 
 // Vectors through the unembedding as it stands at one position of the prompt.
 class Unembedding {
@@ -69,7 +70,7 @@ class Unembedding {
   void score(const std::vector<double>& vector) const {
     backend::Array rows = backend_.zeros(2 * width_);
     backend_.upload(rows, 0, vector);
-    const std::vector<std::int64_t> both = {0, 1};
+    const std::vector<Index> both = {0, 1};
     std::vector<double> logits;
     backend_.logits(rows, both, logits);
     const std::size_t vocabulary = logits.size() / 2;
@@ -81,7 +82,7 @@ class Unembedding {
   const Model& model_;
   backend::Backend& backend_;
   const backend::Array& x_;
-  std::int64_t row_;
+  Index row_;
   std::size_t width_;
   std::vector<double> mean_;
   mutable std::vector<double> scored_, scores_;
@@ -105,7 +106,7 @@ std::vector<NeuronWriting> neuron_writing(const Prepared& prepared, const Node& 
                                    shape.n_neurons - 1));
     std::vector<double> value(1);
     backend.download(d.pass().layers[index(layer)].act,
-                     static_cast<std::int64_t>(node.position) * shape.n_neurons + neuron, value);
+                     static_cast<Index>(node.position) * shape.n_neurons + neuron, value);
     backend::Array alone = backend.zeros(shape.n_neurons), written = backend.zeros(c.d_model);
     backend.upload(alone, neuron, value);
     backend.mlp_out(layer, alone, 1, nullptr, written);
@@ -138,12 +139,11 @@ Writing writing(const Prepared& prepared, const Node& node, int top,
   const Writer& writer = d.writers()[node.writer];
   if (!neurons.empty() && writer.kind != WriterKind::mlp)
     throw InputError(fmt::format("{} has no neurons; only MLPs do", d.writers().name(node.writer)));
-  const std::int64_t width = d.config().d_model;
+  const Index width = d.config().d_model;
   std::vector<double> vector(index(width));
   d.backend().download(
       d.writer_vectors(),
-      (static_cast<std::int64_t>(node.position) * d.writers().count() + node.writer) * width,
-      vector);
+      (static_cast<Index>(node.position) * d.writers().count() + node.writer) * width, vector);
   const Unembedding unembedding(prepared, node.position);
   Writing out;
   out.node = node;
@@ -168,11 +168,11 @@ std::vector<std::vector<LensCell>> lens(const Prepared& prepared, TokenId target
     const backend::Array& x = l < pass.layers.size() ? pass.layers[l].x_pre : pass.x_final;
     std::vector<LensCell> cells(index(d.length()));
     for (int begin = 0; begin < d.length(); begin += kRows) {
-      std::vector<std::int64_t> rows;
+      std::vector<Index> rows;
       for (int r = begin; r < std::min(begin + kRows, d.length()); ++r) rows.push_back(r);
       std::vector<double> logits;
       d.backend().logits(x, rows, logits);
-      d.backend().parallel_for(std::ssize(rows), [&](std::int64_t i) {
+      d.backend().parallel_for(std::ssize(rows), [&](Index i) {
         const std::span<double> row(logits.data() + index(i) * vocabulary, vocabulary);
         engine::cap_logits(d.config(), row);
         const double total = engine::log_sum_exp(row);

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "backend/mlp_readers.h"
+#include "base/index.h"
 #include "chat/source.h"
 #include "engine/finite.h"
 #include "engine/state.h"
@@ -128,7 +129,7 @@ Model Model::from_tensors(const std::string& config_json,
   std::map<std::string, model::StoredTensor> stored;
   for (const auto& [name, t] : tensors) {
     std::size_t count = 1;
-    for (const std::int64_t n : t.shape) {
+    for (const Index n : t.shape) {
       if (n < 0 || __builtin_mul_overflow(count, static_cast<std::size_t>(n), &count) ||
           count > SIZE_MAX / 16)
         throw InputError(fmt::format("tensor {} has a shape that no memory holds", name));
@@ -286,7 +287,7 @@ PredictResult Model::predict(std::span<const TokenId> ids, const PredictOptions&
   result.log_probability.resize(ids.size());
   std::vector<double> logits;
   const auto at = [&](const backend::Array& x, int row) {
-    const std::vector<std::int64_t> rows = {row};
+    const std::vector<Index> rows = {row};
     backend.logits(x, rows, logits);
     backend.check_values();
     engine::check_logits(logits);
@@ -300,7 +301,7 @@ PredictResult Model::predict(std::span<const TokenId> ids, const PredictOptions&
     for (int begin = 0; begin < length; begin += kRows) {
       context.check();
       const int end = std::min(begin + kRows, length);
-      std::vector<std::int64_t> rows(end - begin);
+      std::vector<Index> rows(end - begin);
       std::iota(rows.begin(), rows.end(), begin);
       backend.logits(pass.x_final, rows, logits);
       backend.check_values();
@@ -309,7 +310,7 @@ PredictResult Model::predict(std::span<const TokenId> ids, const PredictOptions&
         const auto first = logits.begin() + (position - begin) * c.vocab_size;
         own.assign(first, first + c.vocab_size);
       }
-      backend.parallel_for(end - begin, [&](std::int64_t i) {
+      backend.parallel_for(end - begin, [&](Index i) {
         const std::size_t next = begin + i + 1;
         if (next == ids.size()) return;
         const std::span<double> row(logits.data() + i * vocabulary, vocabulary);

@@ -8,6 +8,7 @@
 #include "backend/fold_rule.h"
 #include "backend/mlp_readers.h"
 #include "backend/question_tables.h"
+#include "base/index.h"
 #include "decompose/decomposition.h"
 
 namespace unpack::engine {
@@ -272,10 +273,9 @@ double device_memory_cost(const ModelConfig& c, const Writers& writers, int toke
   const double tile = std::min(kTile, kBytes * s * count * (widest + 2 * d));
   if (!folded) {
     const auto stacked = [&](bool of_keys) {
-      return static_cast<double>(backend::cuda::tile_of_projected(c, of_keys, tokens,
-                                                                  writers.count(), 0,
-                                                                  std::int64_t{768} << 20)
-                                     .stacked);
+      return static_cast<double>(
+          backend::cuda::tile_of_projected(c, of_keys, tokens, writers.count(), 0, Index{768} << 20)
+              .stacked);
     };
     keys = kBytes * s * count * kv + (parts && !on_chip ? stacked(true) : 0);
     if (parts && !on_chip) queries = stacked(false);

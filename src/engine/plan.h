@@ -2,10 +2,10 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 
 #include "backend/score_plan.h"
+#include "base/index.h"
 #include "unpack/config.h"
 #include "unpack/writers.h"
 
@@ -68,7 +68,7 @@ double device_memory_cost(const ModelConfig& config, const Writers& writers, int
 // The same of a prompt that is traced layer by layer. `tile`: bytes that work on some positions
 // takes at a time.
 double by_layer_memory_cost(const ModelConfig& config, const Writers& writers, int tokens,
-                            bool parts, bool raw = true, double tile = std::int64_t{768} << 20);
+                            bool parts, bool raw = true, double tile = Index{768} << 20);
 // Whether a model's prompts can be traced layer by layer where they do not fit otherwise: on a
 // device that has all its weights; not those of mixtures.
 bool may_go_by_layer(backend::Backend& backend);

@@ -11,6 +11,7 @@
 #include "backend/device_memory.h"
 #include "backend/mlp_readers.h"
 #include "backend/rotary.h"
+#include "base/index.h"
 #include "engine/finite.h"
 #include "engine/plan.h"
 #include "engine/state.h"
@@ -22,14 +23,14 @@ namespace unpack {
 
 namespace {
 
-constexpr std::int64_t kBatchRows = 1024;
+constexpr Index kBatchRows = 1024;
 constexpr std::size_t kKeptLogits = 8;
 
 }  // namespace
 
 // Asking the device takes time that a short prompt does not have.
 bool engine::goes_by_layer(const engine::ModelState& state, int tokens, const RunContext& context) {
-  constexpr double kAlwaysFits = std::int64_t{1} << 30, kGiB = std::int64_t{1} << 30;
+  constexpr double kAlwaysFits = Index{1} << 30, kGiB = Index{1} << 30;
   backend::DeviceMemory* memory = state.backend->device_memory();
   if (memory == nullptr) return false;
   const ModelConfig& c = state.backend->config();
@@ -66,7 +67,7 @@ std::vector<Prepared> Model::prepare(const std::vector<std::vector<TokenId>>& pr
   }
   while (next < prompts.size()) {
     std::vector<std::vector<TokenId>> batch;
-    std::int64_t rows = 0;
+    Index rows = 0;
     forward::ForwardOptions how;
     how.lean = by_layer[next];
     while (next < prompts.size() &&
@@ -123,7 +124,7 @@ std::shared_ptr<const std::vector<double>> engine::PreparedState::logits_at(int 
     }
   }
   auto row = std::make_shared<std::vector<double>>();
-  const std::vector<std::int64_t> rows = {position};
+  const std::vector<Index> rows = {position};
   backend().logits(decomposition->kept_pass().x_final, rows, *row);
   std::lock_guard lock(mutex);
   if (logits.size() >= kKeptLogits) logits.erase(logits.begin());
@@ -135,23 +136,23 @@ std::size_t Prepared::bytes() const {
   const decompose::Decomposition& d = *state_->decomposition;
   const ModelConfig& c = d.config();
   const std::size_t scalar = d.backend().is_double() ? 8 : 4;
-  const auto size = [](std::int64_t n) { return static_cast<std::size_t>(n); };
-  const std::int64_t s = d.length();
-  std::int64_t edges = 0;  // values of one set
+  const auto size = [](Index n) { return static_cast<std::size_t>(n); };
+  const Index s = d.length();
+  Index edges = 0;  // values of one set
   for (int l = 0; l < c.n_layers; ++l) {
     edges += 2 * backend::tri(s) * c.n_heads +
              s * d.writers().visible_to_attention(l) * (c.n_heads + c.n_kv_heads) +
              s * backend::neuron_sides(c) * d.writers().visible_to_mlp(l);
   }
   // Masses and bounds below every node, in double.
-  const std::int64_t suffix = 4 * s * d.writers().count();
+  const Index suffix = 4 * s * d.writers().count();
   // Layer by layer nothing of pairs stays, and of the prompt what the forward pass kept.
   std::size_t whole = 0;
   if (d.by_layer()) {
     edges -= 2 * backend::tri(s) * c.n_heads * c.n_layers;
-    whole = size(s * c.n_layers *
-                 (4 * c.d_model + 2 * c.d_head * (std::int64_t{c.n_heads} + c.n_kv_heads))) *
-            scalar;
+    whole =
+        size(s * c.n_layers * (4 * c.d_model + 2 * c.d_head * (Index{c.n_heads} + c.n_kv_heads))) *
+        scalar;
   } else {
     whole = d.bytes();
   }
@@ -218,12 +219,12 @@ CachedArray Prepared::scores(int layer, Branch branch) const {
     throw InputError(fmt::format("layer {} does not exist: the model has layers 0 to {}", layer,
                                  c.n_layers - 1));
   const auto alone = d.alone();
-  const std::int64_t length = d.length();
+  const Index length = d.length();
   CachedArray out;
-  const auto put = [&](std::int64_t index, double value) { out.values[index] = value; };
+  const auto put = [&](Index index, double value) { out.values[index] = value; };
   if (branch == Branch::K || branch == Branch::Q) {
     const backend::AttentionView view = d.attention_view(layer);
-    const std::int64_t cl = view.visible;
+    const Index cl = view.visible;
     out.shape = {cl, c.n_heads, length, length};
     out.values.assign(cl * c.n_heads * length * length, 0.0);
     backend::Array rows = d.backend().zeros(length * cl);
@@ -236,8 +237,8 @@ CachedArray Prepared::scores(int layer, Branch branch) const {
           d.backend().query_scores(view, Scores::raw, h, q, rows);
         }
         d.backend().download(rows, 0, values);
-        for (std::int64_t s = 0; s <= q; ++s) {
-          for (std::int64_t j = 0; j < cl; ++j)
+        for (Index s = 0; s <= q; ++s) {
+          for (Index j = 0; j < cl; ++j)
             put(((j * c.n_heads + h) * length + q) * length + s, values[s * cl + j]);
         }
       }
@@ -246,14 +247,14 @@ CachedArray Prepared::scores(int layer, Branch branch) const {
   }
   if (branch == Branch::V) {
     const backend::AttentionSums& sums = d.attention(layer, Scores::raw);
-    const std::int64_t cl = d.writers().visible_to_attention(layer);
+    const Index cl = d.writers().visible_to_attention(layer);
     std::vector<double> values(sums.v_scores.size());
     d.backend().download(sums.v_scores, 0, values);
     out.shape = {cl, c.n_heads, length};
     out.values.assign(cl * c.n_heads * length, 0.0);
     for (int h = 0; h < c.n_heads; ++h) {
-      for (std::int64_t s = 0; s < length; ++s) {
-        for (std::int64_t j = 0; j < cl; ++j)
+      for (Index s = 0; s < length; ++s) {
+        for (Index j = 0; j < cl; ++j)
           put((j * c.n_heads + h) * length + s, values[(h / c.group_size() * length + s) * cl + j]);
       }
     }
@@ -270,12 +271,12 @@ CachedArray Prepared::scores(int layer, Branch branch) const {
     throw UsageError(
         fmt::format("branch '{}' does not exist here: use K, Q, V{}", to_string(branch), names));
   const backend::MlpView view = d.mlp_view(layer);
-  const std::int64_t cm = view.visible;
-  const std::int64_t n = backend::reader_entries(shape, *side);
+  const Index cm = view.visible;
+  const Index n = backend::reader_entries(shape, *side);
   // Of a mixture every expert has its place, with 0 where a position does not use it.
-  const std::int64_t each = shape.mixture() ? n / shape.experts_per_token : n;
-  const std::int64_t all = shape.mixture() ? each * shape.n_experts : n;
-  const auto place = [&](std::int64_t q, std::int64_t i) {
+  const Index each = shape.mixture() ? n / shape.experts_per_token : n;
+  const Index all = shape.mixture() ? each * shape.n_experts : n;
+  const auto place = [&](Index q, Index i) {
     return shape.mixture() ? view.routing->expert[view.routing->slot(q, i / each)] * each + i % each
                            : i;
   };
@@ -286,9 +287,8 @@ CachedArray Prepared::scores(int layer, Branch branch) const {
   for (int q = 0; q < length; ++q) {
     d.backend().mlp_scores(view, *side, Scores::raw, q, rows);
     d.backend().download(rows, 0, values);
-    for (std::int64_t j = 0; j < cm; ++j) {
-      for (std::int64_t i = 0; i < n; ++i)
-        put((j * length + q) * all + place(q, i), values[j * n + i]);
+    for (Index j = 0; j < cm; ++j) {
+      for (Index i = 0; i < n; ++i) put((j * length + q) * all + place(q, i), values[j * n + i]);
     }
   }
   return out;
@@ -298,8 +298,8 @@ CachedArray Prepared::cache(const std::string& name, int layer) const {
   const decompose::Decomposition& d = *state_->decomposition;
   const ModelConfig& c = d.config();
   const forward::ForwardPass& t = d.pass();
-  const std::int64_t length = d.length();
-  const auto take = [&](const backend::Array& a, std::vector<std::int64_t> shape) {
+  const Index length = d.length();
+  const auto take = [&](const backend::Array& a, std::vector<Index> shape) {
     CachedArray out;
     out.shape = std::move(shape);
     out.values.resize(a.size());
@@ -312,7 +312,7 @@ CachedArray Prepared::cache(const std::string& name, int layer) const {
   if (name == "logits") {
     CachedArray out;
     out.shape = {length, c.vocab_size};
-    std::vector<std::int64_t> rows(length);
+    std::vector<Index> rows(length);
     std::iota(rows.begin(), rows.end(), 0);
     d.backend().logits(t.x_final, rows, out.values);
     return out;
@@ -343,9 +343,9 @@ CachedArray Prepared::cache(const std::string& name, int layer) const {
     CachedArray out;
     out.shape = {c.n_heads, length, length};
     out.values.assign(c.n_heads * length * length, 0.0);
-    for (std::int64_t h = 0; h < c.n_heads; ++h) {
-      for (std::int64_t q = 0; q < length; ++q) {
-        for (std::int64_t s = 0; s <= q; ++s) {
+    for (Index h = 0; h < c.n_heads; ++h) {
+      for (Index q = 0; q < length; ++q) {
+        for (Index s = 0; s <= q; ++s) {
           out.values[(h * length + q) * length + s] =
               packed.values[h * backend::tri(length) + backend::tri(q) + s];
         }

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <map>
 
+#include "base/index.h"
+
 namespace unpack::engine {
 
 namespace {
@@ -201,7 +203,7 @@ void ReadPaths::pass_down() {
       sweep_.ops().position_dots(d_.writer_vectors(), writers.count(), 0, visible, layer.mlp[side],
                                  credit);
       const auto known = ways_of(writers.mlp(l), readers[side].branch);
-      d_.backend().parallel_for(d_.length(), [&](std::int64_t s) {
+      d_.backend().parallel_for(d_.length(), [&](Index s) {
         absorb(s, visible, std::span(known).subspan(s, 1), credit.data() + s * visible);
       });
     }

@@ -6,6 +6,7 @@
 #include <queue>
 #include <tuple>
 
+#include "base/index.h"
 #include "credit/child_list.h"
 #include "decompose/host_math.h"
 #include "engine/read_paths.h"
@@ -43,7 +44,7 @@ std::vector<ReadPaths::Step> ReadPaths::steps(const Node& node, Slot slot, bool 
         {d_.attention_view(l), &sweep_.layer(l).heads, &sweep_.layer(l).offsets});
   const std::vector<backend::ReadOps::EdgesInto> into_heads =
       sweep_.ops().edges_into(readers_of_heads, node.writer, node.position);
-  d_.backend().parallel_for(sweep_.layers(), [&](std::int64_t task) {
+  d_.backend().parallel_for(sweep_.layers(), [&](Index task) {
     const int l = task;
     const ReadSweep::Layer& layer = sweep_.layer(l);
     const auto put = [&](const Node& reader, Branch branch, double credit) {
@@ -95,7 +96,7 @@ struct ReadPaths::Search {
   struct Hop {
     Node node;
     Branch branch = Branch::none;  // by which it reads the one below
-    std::int64_t lower = -1;
+    Index lower = -1;
     double product = 1;
     Slot slot = kAny;
     bool fits = true;
@@ -103,7 +104,7 @@ struct ReadPaths::Search {
   struct Candidate {
     double reach = 0;
     std::uint64_t order = 0;
-    std::int64_t hop = -1;  // whose steps these are; -1: the tokens
+    Index hop = -1;  // whose steps these are; -1: the tokens
     std::size_t index = 0;
     bool operator<(const Candidate& other) const {
       return reach != other.reach ? reach < other.reach : order > other.order;
@@ -141,7 +142,7 @@ struct ReadPaths::Search {
     return prune && sizes.size() == count ? std::max(least, kRoom * sizes.top()) : least;
   }
 
-  const std::vector<Step>& list_of(std::int64_t hop) {
+  const std::vector<Step>& list_of(Index hop) {
     if (hop < 0) return tokens;
     const Hop& h = hops[hop];
     List& list = lists[{paths.at(h.node), h.slot, h.fits}];
@@ -154,7 +155,7 @@ struct ReadPaths::Search {
     return list.steps;
   }
   // The steps out of a way that has just been found; the best of them ends in a path that is known.
-  void open(std::int64_t hop) {
+  void open(Index hop) {
     const double product = std::fabs(hops[hop].product);
     const std::vector<Step>& list = list_of(hop);
     for (std::size_t i = 1; i < list.size(); ++i) {
@@ -164,16 +165,16 @@ struct ReadPaths::Search {
     }
     push(hop, 0);
   }
-  void push(std::int64_t hop, std::size_t index) {
+  void push(Index hop, std::size_t index) {
     const std::vector<Step>& list = list_of(hop);
     if (index >= list.size()) return;
     const double product = hop < 0 ? 1.0 : std::fabs(hops[hop].product);
     queue.push({product * list[index].reach, order++, hop, index});
   }
-  Path path_of(std::int64_t top, double credit) const {
+  Path path_of(Index top, double credit) const {
     Path path;
     path.credit = credit;
-    for (std::int64_t h = top; h >= 0; h = hops[h].lower) {
+    for (Index h = top; h >= 0; h = hops[h].lower) {
       path.nodes.push_back(hops[h].node);
       path.branches.push_back(hops[h].branch);
     }

@@ -6,6 +6,7 @@
 #include <ranges>
 
 #include "base/formulas.h"
+#include "base/index.h"
 #include "decompose/host_math.h"
 #include "forward/block.h"
 #include "unpack/error.h"
@@ -196,7 +197,7 @@ backend::ReadOps::NeuronCredit ReadSweep::credit_at_start(int l, backend::MlpSid
   backend::Backend& backend = d_.backend();
   const backend::Array coef = backend.zeros(own.size());
   if (!starts_at(d_.writers().mlp(l))) return {coef, std::vector<double>(length_, 0.0), 0, 0};
-  const std::int64_t n = own.size() / d_.length(), at = start_.position * n;
+  const Index n = own.size() / d_.length(), at = start_.position * n;
   const backend::MlpSums sums = d_.mlp_at(l, side, start_.position);
   backend::ReadOps::NeuronCredit passed =
       ops_.neuron_credit(backend.slice(own, at, n), 1, nullptr, &sums, o_.beta, weight);

@@ -8,6 +8,7 @@
 #include <map>
 #include <numeric>
 
+#include "base/index.h"
 #include "decompose/host_math.h"
 #include "engine/check_question.h"
 #include "engine/masses.h"
@@ -42,8 +43,7 @@ engine::ReadStart start_of(const engine::PreparedState& state, const Question& q
   const forward::LayerPass& layer = d.kept_pass().layers[writer.layer];
   start.direction.resize(d.config().d_model);
   d.backend().download(writer.kind == WriterKind::mlp ? layer.mlp_out : layer.attn_out,
-                       static_cast<std::int64_t>(start.position) * d.config().d_model,
-                       start.direction);
+                       static_cast<Index>(start.position) * d.config().d_model, start.direction);
   return start;
 }
 

@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "backend/device_memory.h"
+#include "base/index.h"
 #include "base/thread_pool.h"
 #include "engine/plan.h"
 #include "engine/state.h"
@@ -44,7 +45,7 @@ bool side_by_side(const Model& model, std::size_t count, int longest, const RunC
   std::atomic<std::size_t> next = 0;
   std::atomic<bool> failed = false;
   base::ThreadPool threads(models.size());
-  threads.parallel_for(std::ssize(models), [&](std::int64_t lane) {
+  threads.parallel_for(std::ssize(models), [&](Index lane) {
     try {
       for (std::size_t i = next++; i < count && !failed; i = next++) work(models[lane], i);
     } catch (...) {

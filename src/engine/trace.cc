@@ -6,6 +6,7 @@
 #include <numeric>
 #include <optional>
 
+#include "base/index.h"
 #include "credit/best_paths.h"
 #include "credit/flow.h"
 #include "credit/path_graph.h"
@@ -24,7 +25,7 @@ namespace {
 constexpr std::size_t kKeptEdges = 3;
 // Past this many pairs of positions, over all heads and layers, one set of edges takes so much
 // memory that it has to go before the next is made.
-constexpr std::int64_t kManyPairs = std::int64_t{1} << 26;
+constexpr Index kManyPairs = Index{1} << 26;
 
 // What changes edges; the direction of a root does not.
 bool same_edges(const Options& a, const Options& b) {

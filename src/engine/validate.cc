@@ -5,6 +5,7 @@
 
 #include "backend/mlp_readers.h"
 #include "base/center.h"
+#include "base/index.h"
 #include "engine/state.h"
 #include "forward/block.h"
 #include "model/weights.h"
@@ -37,7 +38,7 @@ class Closure {
         backend_(d_.backend()),
         c_(d_.config()),
         length_(d_.length()),
-        constants_(backend_.zeros(static_cast<std::int64_t>(d_.length()) * c_.d_model)) {
+        constants_(backend_.zeros(static_cast<Index>(d_.length()) * c_.d_model)) {
     vectors_ = get(d_.writer_vectors());
   }
 
@@ -190,7 +191,7 @@ class Closure {
       return get(out);
     }
     const backend::Routing& routing = *t.routing;
-    backend::Array out = backend_.zeros(static_cast<std::int64_t>(length_) * routing.experts);
+    backend::Array out = backend_.zeros(static_cast<Index>(length_) * routing.experts);
     backend_.router(l, reads, length_, out);
     const std::vector<double> all = get(out);
     std::vector<double> chosen;

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/index.h"
+
 namespace unpack::forward {
 
 namespace {
@@ -38,12 +40,12 @@ constexpr BlockStep kParallel[] = {{Sublayer::attention, Step::norm},
                                    {Sublayer::mlp, Step::add}};
 
 // All of it will be written; clearing it first would be one more launch on a device.
-void make(backend::Backend& backend, backend::Array& a, std::int64_t size) {
+void make(backend::Backend& backend, backend::Array& a, Index size) {
   if (a.size() != size) a = backend.uninitialized(size);
 }
 
 void normalize(backend::Backend& backend, int layer, Sublayer sublayer, const backend::Array& x,
-               std::int64_t rows, backend::Array& normalized, backend::Array& dev) {
+               Index rows, backend::Array& normalized, backend::Array& dev) {
   const LayerConfig& shape = backend.config().layer(layer);
   make(backend, normalized, rows * backend.config().d_model);
   make(backend, dev, rows);
@@ -54,7 +56,7 @@ void normalize(backend::Backend& backend, int layer, Sublayer sublayer, const ba
 void project(backend::Backend& backend, int layer, const backend::Array& normalized,
              std::span<const int> positions, int context, LayerPass& out) {
   const ModelConfig& c = backend.config();
-  const std::int64_t rows = positions.size();
+  const Index rows = positions.size();
   make(backend, out.q, rows * c.n_heads * c.d_head);
   make(backend, out.k, rows * c.n_kv_heads * c.d_head);
   make(backend, out.v, rows * c.n_kv_heads * c.d_head);
@@ -66,7 +68,7 @@ void project(backend::Backend& backend, int layer, const backend::Array& normali
 }
 
 void read_side(backend::Backend& backend, int layer, backend::MlpSide side,
-               const backend::Array& normalized, std::int64_t rows, const backend::Routing* routing,
+               const backend::Array& normalized, Index rows, const backend::Routing* routing,
                backend::Array& out) {
   if (side == backend::MlpSide::router) {
     backend.router(layer, normalized, rows, out);
@@ -127,7 +129,7 @@ class BlockRun {
     }
   }
 
-  void make(backend::Array& a, std::int64_t size) { forward::make(backend_, a, size); }
+  void make(backend::Array& a, Index size) { forward::make(backend_, a, size); }
 
   // The stream as a sublayer finds it.
   void keep_stream(Sublayer sublayer) {
@@ -136,7 +138,7 @@ class BlockRun {
       keep_.x_mid = keep_.x_pre;
       return;
     }
-    const std::int64_t size = rows_ * c_.d_model;
+    const Index size = rows_ * c_.d_model;
     if (sublayer == Sublayer::attention) {
       make(keep_.x_pre, size);
     } else {
@@ -159,7 +161,7 @@ class BlockRun {
   void attend() {
     make(keep_.z, rows_ * c_.n_heads * c_.d_head);
     if (patterns_) {
-      std::int64_t size = 0;
+      Index size = 0;
       for (const backend::Segment& s : batch_.segments) size += c_.n_heads * backend::tri(s.length);
       // A host leaves out what a window hides.
       if (backend_.device_memory() != nullptr) {
@@ -179,8 +181,8 @@ class BlockRun {
   }
 
   // Only these rows are read from here on.
-  void go_on(const std::vector<std::int64_t>& rows) {
-    const auto gather = [&](backend::Array& from, std::int64_t width) {
+  void go_on(const std::vector<Index>& rows) {
+    const auto gather = [&](backend::Array& from, Index width) {
       backend::Array to = backend_.zeros(std::ssize(rows) * width);
       for (std::size_t i = 0; i < rows.size(); ++i)
         backend_.copy(from, rows[i] * width, to, i * width, width);
@@ -188,7 +190,7 @@ class BlockRun {
     };
     gather(x_, c_.d_model);
     gather(keep_.x_pre, c_.d_model);
-    gather(keep_.z, std::int64_t{c_.n_heads} * c_.d_head);
+    gather(keep_.z, Index{c_.n_heads} * c_.d_head);
     rows_ = rows.size();
   }
 
@@ -259,7 +261,7 @@ class BlockRun {
   const Batch& batch_;
   const ForwardHooks* hooks_;
   bool patterns_;
-  std::int64_t rows_;
+  Index rows_;
   backend::Array& x_;
   LayerPass& keep_;
   bool changed_stream_ = false;            // in this block
@@ -314,19 +316,19 @@ void read_heads(backend::Backend& backend, int layer, const backend::Array& x,
 
 void mix_heads(backend::Backend& backend, int layer, const backend::Array& q,
                const backend::Array& keys, const backend::Array& values,
-               std::span<const backend::Segment> segments, std::span<const std::int64_t> key_begin,
+               std::span<const backend::Segment> segments, std::span<const Index> key_begin,
                backend::Array& z) {
   backend::Array none;
   backend.attention(layer, q, keys, values, segments, key_begin, none, z);
 }
 
 backend::Array write_head(backend::Backend& backend, int layer, const backend::Array& z,
-                          const backend::Array& dev, int head, std::int64_t rows) {
+                          const backend::Array& dev, int head, Index rows) {
   const ModelConfig& c = backend.config();
-  const std::int64_t width = std::int64_t{c.n_heads} * c.d_head;
+  const Index width = Index{c.n_heads} * c.d_head;
   backend::Array alone = backend.zeros(rows * width);
-  for (std::int64_t r = 0; r < rows; ++r) {
-    const std::int64_t at = r * width + std::int64_t{head} * c.d_head;
+  for (Index r = 0; r < rows; ++r) {
+    const Index at = r * width + Index{head} * c.d_head;
     backend.copy(z, at, alone, at, c.d_head);
   }
   backend::Array out = backend.zeros(rows * c.d_model);
@@ -336,7 +338,7 @@ backend::Array write_head(backend::Backend& backend, int layer, const backend::A
 }
 
 void read_neurons(backend::Backend& backend, int layer, backend::MlpSide side,
-                  const backend::Array& x, std::int64_t rows, const backend::Routing* routing,
+                  const backend::Array& x, Index rows, const backend::Routing* routing,
                   backend::Array& out) {
   backend::Array normalized, dev;
   normalize(backend, layer, Sublayer::mlp, x, rows, normalized, dev);

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "base/index.h"
 #include "forward/forward.h"
 
 namespace unpack::forward {
@@ -51,14 +52,14 @@ void read_heads(backend::Backend& backend, int layer, const backend::Array& x,
 // z of queries over such keys and values (Backend::attention), without the pattern.
 void mix_heads(backend::Backend& backend, int layer, const backend::Array& q,
                const backend::Array& keys, const backend::Array& values,
-               std::span<const backend::Segment> segments, std::span<const std::int64_t> key_begin,
+               std::span<const backend::Segment> segments, std::span<const Index> key_begin,
                backend::Array& z);
 // What one head wrote, [T, D]: its part of z through W_O and the norm behind, of deviation dev.
 backend::Array write_head(backend::Backend& backend, int layer, const backend::Array& z,
-                          const backend::Array& dev, int head, std::int64_t rows);
+                          const backend::Array& dev, int head, Index rows);
 // What one side of an MLP makes of rows x[n, D]: router logits, or pre-activations [n, entries].
 void read_neurons(backend::Backend& backend, int layer, backend::MlpSide side,
-                  const backend::Array& x, std::int64_t rows, const backend::Routing* routing,
+                  const backend::Array& x, Index rows, const backend::Routing* routing,
                   backend::Array& out);
 
 }  // namespace unpack::forward

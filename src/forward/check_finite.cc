@@ -4,13 +4,14 @@
 
 #include <cmath>
 
+#include "base/index.h"
 #include "unpack/error.h"
 
 namespace unpack::forward {
 namespace {
 
 // The first row with a value that is not finite; -1: none.
-std::int64_t bad_row(backend::Backend& backend, const backend::Array& array, std::int64_t rows) {
+Index bad_row(backend::Backend& backend, const backend::Array& array, Index rows) {
   if (array.empty() || rows == 0) return -1;
   std::vector<double> values(array.size());
   backend.download(array, 0, values);
@@ -21,7 +22,7 @@ std::int64_t bad_row(backend::Backend& backend, const backend::Array& array, std
   return -1;
 }
 
-[[noreturn]] void fail(const std::string& where, std::int64_t row) {
+[[noreturn]] void fail(const std::string& where, Index row) {
   throw InputError(fmt::format(
       "{} at position {} is not a finite number: the weights drive the arithmetic out of its range "
       "(device reference computes in double precision)",
@@ -37,7 +38,7 @@ bool stream_is_finite(backend::Backend& backend, const ForwardPass& pass) {
 void check_finite(backend::Backend& backend, const ForwardPass& pass) {
   if (stream_is_finite(backend, pass)) return;
   const auto check = [&](const backend::Array& array, const std::string& where) {
-    if (const std::int64_t row = bad_row(backend, array, pass.rows()); row >= 0) fail(where, row);
+    if (const Index row = bad_row(backend, array, pass.rows()); row >= 0) fail(where, row);
   };
   check(pass.emb, "the token embedding");
   check(pass.pos, "the position embedding");

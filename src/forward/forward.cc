@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "backend/rotary.h"
+#include "base/index.h"
 #include "forward/block.h"
 #include "forward/check_finite.h"
 
@@ -21,7 +22,7 @@ void check_prompt(const ModelConfig& config, std::span<const TokenId> ids) {
                       ids[i], i, config.vocab_size, config.vocab_size - 1));
     }
   }
-  const std::int64_t n = ids.size();
+  const Index n = ids.size();
   if (n > config.n_ctx)
     throw InputError(fmt::format(
         "the prompt has {} tokens, but the model's context holds {}; shorten it", n, config.n_ctx));
@@ -30,7 +31,7 @@ void check_prompt(const ModelConfig& config, std::span<const TokenId> ids) {
 Embedded embed_rows(backend::Backend& backend, std::span<const TokenId> ids,
                     std::span<const int> positions, const ForwardHooks* hooks) {
   const ModelConfig& c = backend.config();
-  const std::int64_t size = std::ssize(ids) * c.d_model;
+  const Index size = std::ssize(ids) * c.d_model;
   Embedded out;
   out.emb = backend.zeros(size);
   backend.embed(ids, out.emb);
@@ -103,9 +104,9 @@ ForwardPass forward(backend::Backend& backend, const std::vector<std::vector<Tok
 ForwardPass slice_prompt(backend::Backend& backend, const ForwardPass& batch, std::size_t index) {
   const ModelConfig& c = backend.config();
   const backend::Segment& segment = batch.segments[index];
-  const std::int64_t begin = segment.begin;
-  const std::int64_t n = segment.length;
-  const auto rows = [&](const backend::Array& a, std::int64_t width) {
+  const Index begin = segment.begin;
+  const Index n = segment.length;
+  const auto rows = [&](const backend::Array& a, Index width) {
     return a.empty() ? backend::Array() : backend.slice(a, begin * width, n * width);
   };
   ForwardPass one;
@@ -114,12 +115,12 @@ ForwardPass slice_prompt(backend::Backend& backend, const ForwardPass& batch, st
   one.emb = rows(batch.emb, c.d_model);
   one.pos = rows(batch.pos, c.d_model);
   one.x_final = rows(batch.x_final, c.d_model);
-  std::int64_t pattern_begin = 0;
+  Index pattern_begin = 0;
   for (std::size_t i = 0; i < index; ++i)
     pattern_begin += c.n_heads * backend::tri(batch.segments[i].length);
   for (std::size_t l = 0; l < batch.layers.size(); ++l) {
     const LayerPass& from = batch.layers[l];
-    const std::int64_t entries = c.layers[l].entries();
+    const Index entries = c.layers[l].entries();
     LayerPass to;
     to.x_pre = rows(from.x_pre, c.d_model);
     to.x_mid = rows(from.x_mid, c.d_model);
@@ -140,7 +141,7 @@ ForwardPass slice_prompt(backend::Backend& backend, const ForwardPass& batch, st
     to.attn_out_dev = rows(from.attn_out_dev, 1);
     to.mlp_out_dev = rows(from.mlp_out_dev, 1);
     if (from.routing) {
-      const std::int64_t experts = from.routing->experts;
+      const Index experts = from.routing->experts;
       const auto first = from.routing->logits.begin() + begin * experts;
       to.routing = choose_experts(c.layers[l], {first, first + n * experts});
     }
@@ -153,8 +154,8 @@ KeyValueCache::KeyValueCache(backend::Backend& backend, int capacity)
     : backend_(backend), capacity_(capacity) {
   const ModelConfig& c = backend.config();
   for (int l = 0; l < c.n_layers; ++l) {
-    k_.push_back(backend.zeros(static_cast<std::int64_t>(capacity) * c.n_kv_heads * c.d_head));
-    v_.push_back(backend.zeros(static_cast<std::int64_t>(capacity) * c.n_kv_heads * c.d_head));
+    k_.push_back(backend.zeros(static_cast<Index>(capacity) * c.n_kv_heads * c.d_head));
+    v_.push_back(backend.zeros(static_cast<Index>(capacity) * c.n_kv_heads * c.d_head));
   }
 }
 
@@ -177,7 +178,7 @@ std::vector<double> KeyValueCache::step(std::span<const TokenId> ids) {
   batch.context = length_ + rows;
   batch.positions.resize(ids.size());
   std::iota(batch.positions.begin(), batch.positions.end(), length_);
-  const std::int64_t kv_row = static_cast<std::int64_t>(c.n_kv_heads) * c.d_head;
+  const Index kv_row = static_cast<Index>(c.n_kv_heads) * c.d_head;
   ForwardHooks hooks;
   hooks.attended = [&](int layer, const backend::Array& k, const backend::Array& v,
                        const backend::Array*& keys, const backend::Array*& values) {
@@ -192,7 +193,7 @@ std::vector<double> KeyValueCache::step(std::span<const TokenId> ids) {
   for (int l = 0; l < c.n_layers; ++l) run_block(backend_, l, batch, &hooks, false, x, scratch);
   length_ += rows;
   std::vector<double> logits;
-  const std::vector<std::int64_t> last = {rows - 1};
+  const std::vector<Index> last = {rows - 1};
   backend_.logits(x, last, logits);
   backend_.check_values();
   return logits;

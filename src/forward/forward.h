@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "base/index.h"
 #include "unpack/run_context.h"
 
 namespace unpack::forward {
@@ -34,7 +35,7 @@ struct ForwardPass {
   std::vector<LayerPass> layers;
   backend::Array x_final;  // [T, D] before the final norm
 
-  std::int64_t rows() const { return ids.size(); }
+  Index rows() const { return ids.size(); }
 };
 
 // Where the pass may be changed. A hook that returns true has filled `changed` (rows of the same
@@ -64,7 +65,7 @@ struct ForwardHooks {
   // writes is its part of z through W_O and that norm.
   std::function<void(int layer, const backend::Array& z, const backend::Array& dev)> heads_written;
   // After attention only these rows go on; nothing: all.
-  std::function<std::optional<std::vector<std::int64_t>>(int layer)> survivors;
+  std::function<std::optional<std::vector<Index>>(int layer)> survivors;
   std::function<void(int layer, backend::Array& mlp_out)>
       mlp_written;  // before it is added to the stream
 };
@@ -72,11 +73,11 @@ struct ForwardHooks {
 // Rows of one or several prompts that go through the layers together.
 struct Batch {
   std::vector<backend::Segment> segments;
-  std::vector<std::int64_t> key_begin;  // where a segment's keys start
-  std::vector<int> positions;           // [T]
-  int context = 0;                      // tokens of the longest prompt
+  std::vector<Index> key_begin;  // where a segment's keys start
+  std::vector<int> positions;    // [T]
+  int context = 0;               // tokens of the longest prompt
 
-  std::int64_t rows() const { return positions.size(); }
+  Index rows() const { return positions.size(); }
 };
 
 struct ForwardOptions {

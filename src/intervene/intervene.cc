@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "backend/rotary.h"
+#include "base/index.h"
 #include "engine/finite.h"
 #include "engine/state.h"
 #include "intervene/variants.h"
@@ -15,7 +16,7 @@ namespace unpack {
 
 namespace {
 
-constexpr std::int64_t kBatchRows = 2048;
+constexpr Index kBatchRows = 2048;
 constexpr std::size_t kLogitRows = 64;
 constexpr int kPredictions = 10;
 
@@ -24,7 +25,7 @@ std::vector<double> losses(backend::Backend& backend, const backend::Array& x,
                            const std::vector<backend::Segment>& segments,
                            const std::vector<std::vector<TokenId>>& prompts) {
   struct Row {
-    std::int64_t row;
+    Index row;
     TokenId next;
     std::size_t prompt;
   };
@@ -36,11 +37,11 @@ std::vector<double> losses(backend::Backend& backend, const backend::Array& x,
   std::vector<double> out(segments.size(), 0.0), logits, loss(rows.size());
   const std::size_t vocabulary = backend.config().vocab_size;
   for (std::size_t begin = 0; begin < rows.size(); begin += kLogitRows) {
-    std::vector<std::int64_t> chunk;
+    std::vector<Index> chunk;
     for (std::size_t i = begin; i < std::min(begin + kLogitRows, rows.size()); ++i)
       chunk.push_back(rows[i].row);
     backend.logits(x, chunk, logits);
-    backend.parallel_for(std::ssize(chunk), [&](std::int64_t i) {
+    backend.parallel_for(std::ssize(chunk), [&](Index i) {
       const std::span<double> row(logits.data() + i * vocabulary, vocabulary);
       engine::cap_logits(backend.config(), row);
       const std::size_t at = begin + i;
@@ -51,10 +52,9 @@ std::vector<double> losses(backend::Backend& backend, const backend::Array& x,
   return out;
 }
 
-std::vector<double> logits_of(backend::Backend& backend, const backend::Array& x,
-                              std::int64_t row) {
+std::vector<double> logits_of(backend::Backend& backend, const backend::Array& x, Index row) {
   std::vector<double> out;
-  const std::vector<std::int64_t> rows = {row};
+  const std::vector<Index> rows = {row};
   backend.logits(x, rows, out);
   return out;
 }
@@ -259,7 +259,7 @@ std::vector<std::vector<double>> knockout_losses(const Model& model,
   while (next < prompts.size()) {
     std::vector<std::vector<TokenId>> batch;
     const std::size_t begin = next;
-    std::int64_t rows = 0;
+    Index rows = 0;
     while (next < prompts.size() &&
            (batch.empty() ||
             (rows + std::ssize(prompts[next]) <= kBatchRows &&
@@ -320,7 +320,7 @@ std::vector<double> patched_targets(const Model& model, std::span<const TokenId>
                                                        {0, {}, {}, edges, false, {}}));
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return first[a] < first[b]; });
-  const std::size_t per_batch = std::max<std::int64_t>(1, kBatchRows / length);
+  const std::size_t per_batch = std::max<Index>(1, kBatchRows / length);
   std::vector<double> out(patches.size(), 0.0);
   for (std::size_t begin = 0; begin < order.size();) {
     std::size_t end = begin;

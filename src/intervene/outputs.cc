@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/index.h"
 #include "unpack/error.h"
 
 namespace unpack::interventions {
@@ -11,13 +12,13 @@ namespace {
 // Where a writer's numbers stand in an array of rows. A head's are its part of z: W_O is linear, so
 // that what holds of z holds of what the head writes.
 struct Place {
-  std::int64_t width = 0, offset = 0, size = 0;
+  Index width = 0, offset = 0, size = 0;
 };
 
 Place place_of(const Writer& writer, const ModelConfig& c) {
   if (writer.kind != WriterKind::head) return {c.d_model, 0, c.d_model};
-  return {static_cast<std::int64_t>(c.n_heads) * c.d_head,
-          static_cast<std::int64_t>(writer.head) * c.d_head, c.d_head};
+  return {static_cast<Index>(c.n_heads) * c.d_head, static_cast<Index>(writer.head) * c.d_head,
+          c.d_head};
 }
 
 const backend::Array& written(const CleanRun& run, const Writer& writer) {
@@ -29,7 +30,7 @@ const backend::Array& written(const CleanRun& run, const Writer& writer) {
 
 }  // namespace
 
-void OutputChanges::add(const OutputChange& change, std::size_t prompt, std::int64_t row) {
+void OutputChanges::add(const OutputChange& change, std::size_t prompt, Index row) {
   if (change.ablation == Ablation::resample && !other_)
     throw InternalError("[OutputChanges] resampling needs a second run");
   changes_.push_back({change, prompt, row});
@@ -51,7 +52,7 @@ std::vector<std::vector<double>> OutputChanges::replacement(const Placed& placed
   if (placed.change.ablation == Ablation::zero) return rows;
   const CleanRun& run = placed.change.ablation == Ablation::resample ? *other_ : clean_;
   const backend::Array& from = written(run, writer);
-  const std::int64_t begin = run.pass().segments[placed.prompt].begin;
+  const Index begin = run.pass().segments[placed.prompt].begin;
   for (std::size_t s = 0; s < length; ++s)
     clean_.backend().download(from, (begin + s) * place.width + place.offset, rows[s]);
   if (placed.change.ablation == Ablation::resample) return rows;
@@ -76,7 +77,7 @@ void OutputChanges::apply(WriterKind kind, int layer, backend::Array& values) co
       if (placed.change.position && *placed.change.position != position) continue;
       const std::vector<int>& except = placed.change.except;
       if (std::find(except.begin(), except.end(), position) != except.end()) continue;
-      const std::int64_t at = (placed.row + s) * place.width + place.offset;
+      const Index at = (placed.row + s) * place.width + place.offset;
       backend.download(values, at, now);
       for (std::size_t i = 0; i < now.size(); ++i)
         now[i] = instead[s][i] + placed.change.scale * (now[i] - instead[s][i]);

@@ -2,9 +2,9 @@
 // only hides a component from its readers.
 #pragma once
 
-#include <cstdint>
 #include <vector>
 
+#include "base/index.h"
 #include "intervene/variants.h"
 
 namespace unpack::interventions {
@@ -14,7 +14,7 @@ class OutputChanges {
   OutputChanges(const CleanRun& clean, const CleanRun* other) : clean_(clean), other_(other) {}
 
   // `row`: where the variant begins in the batch of the changed pass.
-  void add(const OutputChange& change, std::size_t prompt, std::int64_t row);
+  void add(const OutputChange& change, std::size_t prompt, Index row);
   bool any() const { return !changes_.empty(); }
   bool change_embeddings() const;  // emb or pos: the pass begins at the embeddings
 
@@ -25,7 +25,7 @@ class OutputChanges {
   struct Placed {
     OutputChange change;
     std::size_t prompt = 0;
-    std::int64_t row = 0;
+    Index row = 0;
   };
   // What a writer's part of a row is replaced by, one vector for every position of the prompt.
   std::vector<std::vector<double>> replacement(const Placed& placed) const;

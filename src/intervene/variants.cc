@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "backend/mlp_readers.h"
+#include "base/index.h"
 #include "forward/block.h"
 #include "intervene/outputs.h"
 #include "unpack/error.h"
@@ -55,7 +56,7 @@ namespace {
 
 // One row of a reader's input, changed: row `row` of the batch plus the differences of its edges.
 struct ChangedRow {
-  std::int64_t row = 0;
+  Index row = 0;
   int position = 0;
   std::vector<std::size_t> edges;  // indices into the variant's list
 };
@@ -115,7 +116,7 @@ class Runner {
   }
 
  private:
-  backend::Array gather(const backend::Array& from, std::int64_t width) {
+  backend::Array gather(const backend::Array& from, Index width) {
     backend::Array out = backend_.zeros(rows_ * width);
     for (std::size_t i = 0; i < variants_.size(); ++i) {
       const backend::Segment& source = clean_.pass().segments[variants_[i].prompt];
@@ -131,9 +132,9 @@ class Runner {
   }
 
   // to[row] += (value on the other prompt) - (value on this one)
-  void add_difference(std::size_t variant, const Edge& edge, backend::Array& to, std::int64_t row) {
+  void add_difference(std::size_t variant, const Edge& edge, backend::Array& to, Index row) {
     const std::size_t prompt = variants_[variant].prompt;
-    const std::int64_t at = edge.writer.position;
+    const Index at = edge.writer.position;
     backend_.add_rows(other_->vectors(edge.writer.writer),
                       other_->pass().segments[prompt].begin + at, to, row, 1, c_.d_model, 1.0);
     backend_.add_rows(clean_.vectors(edge.writer.writer), clean_.pass().segments[prompt].begin + at,
@@ -213,7 +214,7 @@ class Runner {
                               const std::vector<ChangedRow>& rows) {
     backend::Array out = backend_.zeros(std::ssize(rows) * c_.d_model);
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      const std::int64_t to = i;
+      const Index to = i;
       backend_.copy(x, rows[i].row * c_.d_model, out, to * c_.d_model, c_.d_model);
       for (const std::size_t e : rows[i].edges)
         add_difference(variant, variants_[variant].edges[e], out, to);
@@ -246,7 +247,7 @@ class Runner {
     for (std::size_t i = 0; i < variants_.size(); ++i) {
       if (variants_[i].heads_frozen) {
         const backend::Segment& source = clean_.pass().segments[variants_[i].prompt];
-        const std::int64_t width = static_cast<std::int64_t>(c_.n_heads) * c_.d_head;
+        const Index width = static_cast<Index>(c_.n_heads) * c_.d_head;
         backend_.copy(clean_.pass().layers[layer].z, source.begin * width, z,
                       segments_[i].begin * width, source.length * width);
       }
@@ -260,11 +261,11 @@ class Runner {
                   const backend::Array& q, const backend::Array& k, const backend::Array& v,
                   backend::Array& z) {
     const auto& list = variants_[variant].edges;
-    const std::int64_t begin = segments_[variant].begin;
+    const Index begin = segments_[variant].begin;
     std::vector<ChangedRow> rows;  // one for every branch and position
     std::vector<Branch> branches;
     for (const std::size_t e : edges) {
-      const std::int64_t row = begin + list[e].writer.position;
+      const Index row = begin + list[e].writer.position;
       std::size_t at = 0;
       while (at < rows.size() && !(rows[at].row == row && branches[at] == list[e].branch)) ++at;
       if (at == rows.size()) {
@@ -273,9 +274,9 @@ class Runner {
       }
       rows[at].edges.push_back(e);
     }
-    const std::int64_t heads = c_.n_heads, groups = c_.n_kv_heads, e = c_.d_head;
+    const Index heads = c_.n_heads, groups = c_.n_kv_heads, e = c_.d_head;
     const int head = clean_.writers()[reader.writer].head;
-    const std::int64_t group = head / c_.group_size();
+    const Index group = head / c_.group_size();
     std::vector<int> positions;
     for (const ChangedRow& row : rows) positions.push_back(row.position);
     forward::LayerPass changed;
@@ -283,15 +284,15 @@ class Runner {
                         segments_[variant].length, changed);
 
     // The reader alone attends once more, to keys and values with its own ones put in place.
-    const std::int64_t sources = reader.position + 1;
+    const Index sources = reader.position + 1;
     backend::Array query = backend_.zeros(heads * e), keys = backend_.zeros(sources * groups * e),
                    values = backend_.zeros(sources * groups * e), mixed = backend_.zeros(heads * e);
     backend_.copy(q, (begin + reader.position) * heads * e, query, 0, heads * e);
     backend_.copy(k, begin * groups * e, keys, 0, sources * groups * e);
     backend_.copy(v, begin * groups * e, values, 0, sources * groups * e);
     for (std::size_t r = 0; r < rows.size(); ++r) {
-      const std::int64_t at = r;
-      const std::int64_t to = (rows[r].position * groups + group) * e;
+      const Index at = r;
+      const Index to = (rows[r].position * groups + group) * e;
       if (branches[r] == Branch::Q)
         backend_.copy(changed.q, (at * heads + head) * e, query, head * e, e);
       if (branches[r] == Branch::K)
@@ -300,7 +301,7 @@ class Runner {
         backend_.copy(changed.v, (at * groups + group) * e, values, to, e);
     }
     const std::vector<backend::Segment> alone = {{0, 1, reader.position}};
-    const std::vector<std::int64_t> key_begin = {0};
+    const std::vector<Index> key_begin = {0};
     forward::mix_heads(backend_, layer, query, keys, values, alone, key_begin, mixed);
     backend_.copy(mixed, head * e, z, ((begin + reader.position) * heads + head) * e, e);
   }
@@ -309,10 +310,10 @@ class Runner {
   void patch_mlp(int layer, const backend::Array& x, const backend::Routing* routing,
                  backend::MlpSide side, backend::Array& out) {
     const LayerConfig& shape = c_.layer(layer);
-    const std::int64_t width = side == backend::MlpSide::router ? shape.n_experts : shape.entries();
+    const Index width = side == backend::MlpSide::router ? shape.n_experts : shape.entries();
     for (std::size_t i = 0; i < variants_.size(); ++i) {
       for (const auto& [reader, edges] : readers(variants_[i], layer, WriterKind::mlp)) {
-        const std::int64_t row = segments_[i].begin + reader.position;
+        const Index row = segments_[i].begin + reader.position;
         ChangedRow changed{row, reader.position, {}};
         for (const std::size_t e : edges) {
           if (backend::side_of(variants_[i].edges[e].branch) == side) changed.edges.push_back(e);
@@ -336,7 +337,7 @@ class Runner {
   const ModelConfig& c_;
   OutputChanges outputs_;
   std::vector<backend::Segment> segments_;
-  std::int64_t rows_ = 0;
+  Index rows_ = 0;
   bool any_edges_ = false, any_zero_ = false, any_cut_ = false;
 };
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/index.h"
 #include "engine/state.h"
 #include "forward/block.h"
 #include "unpack/intervene.h"
@@ -12,7 +13,7 @@ namespace unpack {
 
 namespace {
 
-constexpr std::int64_t kZeroedRows = 2048;
+constexpr Index kZeroedRows = 2048;
 
 // One copy: rows of its own for the positions from `shared` on; those before are those of the copy
 // in front of it.
@@ -39,8 +40,8 @@ class Copies {
 
   // Logits at the last position, a row per copy.
   std::vector<double> logits(const RunContext& context) {
-    const std::int64_t kv_row = static_cast<std::int64_t>(c_.n_kv_heads) * c_.d_head;
-    const std::int64_t whole = std::ssize(copies_) * length_ * kv_row;
+    const Index kv_row = static_cast<Index>(c_.n_kv_heads) * c_.d_head;
+    const Index whole = std::ssize(copies_) * length_ * kv_row;
     backend::Array keys = backend_.zeros(whole), values = backend_.zeros(whole);
     forward::ForwardHooks hooks;
     hooks.embeddings = [this](backend::Array& emb) { zero(emb); };
@@ -52,7 +53,7 @@ class Copies {
       all_values = &values;
     };
     // Only the last position of the last layer is read; the other rows end there.
-    hooks.survivors = [this](int layer) -> std::optional<std::vector<std::int64_t>> {
+    hooks.survivors = [this](int layer) -> std::optional<std::vector<Index>> {
       if (layer + 1 < c_.n_layers) return std::nullopt;
       return last_;
     };
@@ -64,8 +65,8 @@ class Copies {
       context.check();
       forward::run_block(backend_, l, batch_, &hooks, false, x, scratch);
     }
-    std::vector<std::int64_t> all(copies_.size());
-    std::iota(all.begin(), all.end(), std::int64_t{0});
+    std::vector<Index> all(copies_.size());
+    std::iota(all.begin(), all.end(), Index{0});
     std::vector<double> result;
     backend_.logits(x, all, result);
     return result;
@@ -84,10 +85,10 @@ class Copies {
   }
 
   // Every copy's positions in one piece: the shared ones from the copy in front, then its own.
-  void spread(const backend::Array& from, std::int64_t width, backend::Array& to) {
+  void spread(const backend::Array& from, Index width, backend::Array& to) {
     for (std::size_t i = 0; i < copies_.size(); ++i) {
       const backend::Segment& own = batch_.segments[i];
-      const std::int64_t begin = batch_.key_begin[i] * width, shared = own.past * width;
+      const Index begin = batch_.key_begin[i] * width, shared = own.past * width;
       if (shared > 0) backend_.copy(to, batch_.key_begin[i - 1] * width, to, begin, shared);
       backend_.copy(from, own.begin * width, to, begin + shared, own.length * width);
     }
@@ -99,7 +100,7 @@ class Copies {
   int length_;
   std::span<const Copy> copies_;
   forward::Batch batch_;
-  std::vector<std::int64_t> last_;
+  std::vector<Index> last_;
 };
 
 }  // namespace
@@ -131,9 +132,9 @@ std::vector<std::vector<double>> zeroed_logits(const Model& model, std::span<con
   const std::ptrdiff_t vocabulary = model.config().vocab_size;
   for (std::size_t begin = 0; begin < copies.size();) {
     std::size_t end = begin;
-    std::int64_t rows = 0;
+    Index rows = 0;
     while (end < copies.size()) {
-      const std::int64_t own = at + 1 - (end == begin ? 0 : copies[end].shared);
+      const Index own = at + 1 - (end == begin ? 0 : copies[end].shared);
       if (end > begin && rows + own > kZeroedRows) break;
       rows += own;
       ++end;

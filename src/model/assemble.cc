@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/index.h"
 #include "base/message.h"
 #include "base/system.h"
 #include "base/thread_pool.h"
@@ -127,10 +128,10 @@ class Assembler {
     check_shape(entry, row.shape);
     if (row.parts.front().expert < 0) check_finite_encoded(entry);
     fingerprint_.add(entry, row.name, layer);
-    const std::vector<std::int64_t>& shape = row.shape;
-    const std::int64_t b = shape.back(), a = shape.size() > 1 ? shape[shape.size() - 2] : 1;
+    const std::vector<Index>& shape = row.shape;
+    const Index b = shape.back(), a = shape.size() > 1 ? shape[shape.size() - 2] : 1;
     // Where element x of the plain order stands.
-    const auto place = [&](std::int64_t x) {
+    const auto place = [&](Index x) {
       return entry.transposed ? x / (a * b) * (a * b) + x % b * a + x / b % a : x;
     };
     for (const TensorPart& part : row.parts) {
@@ -149,19 +150,19 @@ class Assembler {
   }
 
   void check_finite_encoded(const Checkpoint::Entry& entry) {
-    constexpr std::int64_t kRun = 1 << 16;
-    std::int64_t n = 1;
-    for (const std::int64_t size : entry.tensor.stored.shape) n *= size;
+    constexpr Index kRun = 1 << 16;
+    Index n = 1;
+    for (const Index size : entry.tensor.stored.shape) n *= size;
     // The same numbers in another order.
     const StoredTensor& stored = entry.tensor.stored;
     if (is_plain(*entry.encoded) && stored.bytes == n * tensor::dtype_size(stored.dtype))
       return check_finite(entry);
     std::vector<float> values(kRun);
-    for (std::int64_t at = 0; at < n; at += kRun) {
-      const std::int64_t count = std::min(kRun, n - at);
+    for (Index at = 0; at < n; at += kRun) {
+      const Index count = std::min(kRun, n - at);
       entry.encoded->decode(at, count, values.data());
-      const std::int64_t bad = tensor::find_non_finite(
-          reinterpret_cast<const std::byte*>(values.data()), DType::f32, count);
+      const Index bad = tensor::find_non_finite(reinterpret_cast<const std::byte*>(values.data()),
+                                                DType::f32, count);
       if (bad >= 0)
         fail(entry, fmt::format("holds values that are no finite number (element {}); the file is "
                                 "damaged",
@@ -187,14 +188,14 @@ class Assembler {
 
   void take_mxfp4(const TensorRow& row, const std::string& name, int layer) {
     // Unfolded the tensor is [experts, rows, columns]: the transpose of the plain one's matrices.
-    const std::int64_t experts = row.shape[0], columns = row.shape[1], rows = row.shape[2];
+    const Index experts = row.shape[0], columns = row.shape[1], rows = row.shape[2];
     if (columns % base::kMxfp4Block != 0 && find(name + "_blocks") != nullptr) {
       throw InputError(
           fmt::format("{}: tensor {} has rows of {} numbers, which blocks of {} do not "
                       "divide evenly",
                       checkpoint_.origin(), base::shown(name), columns, base::kMxfp4Block));
     }
-    const std::int64_t groups = columns / base::kMxfp4Block;
+    const Index groups = columns / base::kMxfp4Block;
     const Checkpoint::Entry& blocks =
         require_stored(name + "_blocks", {experts, rows, groups, base::kMxfp4Block / 2});
     const Checkpoint::Entry& scales = require_stored(name + "_scales", {experts, rows, groups});
@@ -214,7 +215,7 @@ class Assembler {
   }
 
   const Checkpoint::Entry& require_stored(const std::string& name,
-                                          const std::vector<std::int64_t>& shape) const {
+                                          const std::vector<Index>& shape) const {
     const Checkpoint::Entry& entry = require({name, shape, {}}, name);
     if (entry.tensor.dtype_name != "U8") fail(entry, "has another type than U8");
     check_shape(entry, shape);
@@ -232,13 +233,13 @@ class Assembler {
         fmt::format("{}: tensor {} {}", entry.origin, base::shown(entry.tensor.stored.name), what));
   }
 
-  static void check_shape(const Checkpoint::Entry& entry, const std::vector<std::int64_t>& shape) {
+  static void check_shape(const Checkpoint::Entry& entry, const std::vector<Index>& shape) {
     if (entry.tensor.stored.shape == shape) return;
     fail(entry, fmt::format("has shape [{}], expected [{}] by config.json",
                             base::joined(entry.tensor.stored.shape), base::joined(shape)));
   }
 
-  static void check(const Checkpoint::Entry& entry, const std::vector<std::int64_t>& shape) {
+  static void check(const Checkpoint::Entry& entry, const std::vector<Index>& shape) {
     if (!entry.tensor.readable) {
       fail(entry, fmt::format("has type {}, expected F32, F16, BF16 or F64; quantised checkpoints "
                               "are not supported, use the original one",

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/index.h"
+
 namespace unpack::model {
 namespace {
 
@@ -18,7 +20,7 @@ constexpr BlockInfo kBlocks[] = {
     {BlockType::q5_k, "Q5_K", 256, 176, {}},   {BlockType::q6_k, "Q6_K", 256, 210, {}},
     {BlockType::mxfp4, "MXFP4", 32, 17, {}},
 };
-constexpr std::int64_t kLargest = 256;  // elements of a block
+constexpr Index kLargest = 256;  // elements of a block
 
 constexpr std::pair<std::uint32_t, std::string_view> kOthers[] = {
     {9, "Q8_1"},    {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"},
@@ -167,15 +169,15 @@ class Blocks final : public Reordered {
  public:
   Blocks(const BlockInfo& info, const std::byte* data) : info_(info), data_(data) {}
 
-  void decode(std::int64_t first, std::int64_t n, float* out) const override {
+  void decode(Index first, Index n, float* out) const override {
     if (info_.dtype) {
       tensor::convert_run(data_ + first * info_.bytes, *info_.dtype, n, out);
       return;
     }
     std::array<float, kLargest> block;
     while (n > 0) {
-      const std::int64_t at = first % info_.elements;
-      const std::int64_t count = std::min(n, info_.elements - at);
+      const Index at = first % info_.elements;
+      const Index count = std::min(n, info_.elements - at);
       const std::byte* from = data_ + first / info_.elements * info_.bytes;
       if (count == info_.elements) {
         decode_block(info_.type, from, out);
@@ -191,7 +193,7 @@ class Blocks final : public Reordered {
 
   bool plain() const override { return info_.dtype.has_value(); }
 
-  const std::byte* place(std::int64_t first, std::int64_t) const override {
+  const std::byte* place(Index first, Index) const override {
     return info_.dtype ? data_ + first * info_.bytes : nullptr;
   }
 
@@ -202,13 +204,12 @@ class Blocks final : public Reordered {
 
 class Rows final : public Reordered {
  public:
-  Rows(std::shared_ptr<const Encoded> inner, std::int64_t columns, RowOf row_of, std::int64_t a,
-       std::int64_t b)
+  Rows(std::shared_ptr<const Encoded> inner, Index columns, RowOf row_of, Index a, Index b)
       : inner_(std::move(inner)), columns_(columns), row_of_(row_of), a_(a), b_(b) {}
 
-  void decode(std::int64_t first, std::int64_t n, float* out) const override {
+  void decode(Index first, Index n, float* out) const override {
     while (n > 0) {
-      const std::int64_t at = first % columns_, count = std::min(n, columns_ - at);
+      const Index at = first % columns_, count = std::min(n, columns_ - at);
       inner_->decode(row_of_(first / columns_, a_, b_) * columns_ + at, count, out);
       first += count;
       out += count;
@@ -218,47 +219,47 @@ class Rows final : public Reordered {
 
   bool plain() const override { return is_plain(*inner_); }
 
-  const std::byte* place(std::int64_t first, std::int64_t n) const override {
-    const std::int64_t at = first % columns_;
+  const std::byte* place(Index first, Index n) const override {
+    const Index at = first % columns_;
     if (at + n > columns_) return nullptr;
     return inner_->place(row_of_(first / columns_, a_, b_) * columns_ + at, n);
   }
 
  private:
   std::shared_ptr<const Encoded> inner_;
-  std::int64_t columns_;
+  Index columns_;
   RowOf row_of_;
-  std::int64_t a_, b_;
+  Index a_, b_;
 };
 
 class Part final : public Reordered {
  public:
-  Part(std::shared_ptr<const Encoded> inner, std::int64_t start)
+  Part(std::shared_ptr<const Encoded> inner, Index start)
       : inner_(std::move(inner)), start_(start) {}
-  void decode(std::int64_t first, std::int64_t n, float* out) const override {
+  void decode(Index first, Index n, float* out) const override {
     inner_->decode(start_ + first, n, out);
   }
 
   bool plain() const override { return is_plain(*inner_); }
 
-  const std::byte* place(std::int64_t first, std::int64_t n) const override {
+  const std::byte* place(Index first, Index n) const override {
     return inner_->place(start_ + first, n);
   }
 
  private:
   std::shared_ptr<const Encoded> inner_;
-  std::int64_t start_;
+  Index start_;
 };
 
 class Turns final : public Reordered {
  public:
-  Turns(std::shared_ptr<const Encoded> a, std::shared_ptr<const Encoded> b, std::int64_t columns)
+  Turns(std::shared_ptr<const Encoded> a, std::shared_ptr<const Encoded> b, Index columns)
       : parts_{std::move(a), std::move(b)}, columns_(columns) {}
 
-  void decode(std::int64_t first, std::int64_t n, float* out) const override {
+  void decode(Index first, Index n, float* out) const override {
     while (n > 0) {
-      const std::int64_t row = first / columns_, at = first % columns_;
-      const std::int64_t count = std::min(n, columns_ - at);
+      const Index row = first / columns_, at = first % columns_;
+      const Index count = std::min(n, columns_ - at);
       parts_[row % 2]->decode(row / 2 * columns_ + at, count, out);
       first += count;
       out += count;
@@ -270,7 +271,7 @@ class Turns final : public Reordered {
 
  private:
   std::shared_ptr<const Encoded> parts_[2];
-  std::int64_t columns_;
+  Index columns_;
 };
 
 }  // namespace
@@ -329,18 +330,17 @@ std::shared_ptr<const Encoded> make_blocks(const BlockInfo& info, const std::byt
   return std::make_shared<const Blocks>(info, data);
 }
 
-std::shared_ptr<const Encoded> with_rows(std::shared_ptr<const Encoded> inner, std::int64_t columns,
-                                         RowOf row_of, std::int64_t a, std::int64_t b) {
+std::shared_ptr<const Encoded> with_rows(std::shared_ptr<const Encoded> inner, Index columns,
+                                         RowOf row_of, Index a, Index b) {
   return std::make_shared<const Rows>(std::move(inner), columns, row_of, a, b);
 }
 
-std::shared_ptr<const Encoded> from_element(std::shared_ptr<const Encoded> inner,
-                                            std::int64_t start) {
+std::shared_ptr<const Encoded> from_element(std::shared_ptr<const Encoded> inner, Index start) {
   return std::make_shared<const Part>(std::move(inner), start);
 }
 
 std::shared_ptr<const Encoded> by_turns(std::shared_ptr<const Encoded> a,
-                                        std::shared_ptr<const Encoded> b, std::int64_t columns) {
+                                        std::shared_ptr<const Encoded> b, Index columns) {
   return std::make_shared<const Turns>(std::move(a), std::move(b), columns);
 }
 

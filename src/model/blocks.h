@@ -7,6 +7,7 @@
 #include <optional>
 #include <string_view>
 
+#include "base/index.h"
 #include "model/weights.h"
 
 namespace unpack::model {
@@ -33,8 +34,8 @@ enum class BlockType : std::uint32_t {
 struct BlockInfo {
   BlockType type;
   std::string_view name;       // "Q4_K"
-  std::int64_t elements;       // of a block
-  std::int64_t bytes;          // of a block
+  Index elements;              // of a block
+  Index bytes;                 // of a block
   std::optional<DType> dtype;  // of plain types
 };
 const BlockInfo* find_block(std::uint32_t type);  // nullptr: not read
@@ -54,14 +55,13 @@ std::shared_ptr<const Encoded> make_blocks(const BlockInfo& info, const std::byt
 
 // Another order of the rows of a tensor: row r is row `row_of(r)` of `inner`. A row has `columns`
 // elements.
-using RowOf = std::int64_t (*)(std::int64_t row, std::int64_t a, std::int64_t b);
-std::shared_ptr<const Encoded> with_rows(std::shared_ptr<const Encoded> inner, std::int64_t columns,
-                                         RowOf row_of, std::int64_t a, std::int64_t b);
+using RowOf = Index (*)(Index row, Index a, Index b);
+std::shared_ptr<const Encoded> with_rows(std::shared_ptr<const Encoded> inner, Index columns,
+                                         RowOf row_of, Index a, Index b);
 // From element `start` on.
-std::shared_ptr<const Encoded> from_element(std::shared_ptr<const Encoded> inner,
-                                            std::int64_t start);
+std::shared_ptr<const Encoded> from_element(std::shared_ptr<const Encoded> inner, Index start);
 // Rows of two tensors by turns: even ones from `a`, odd ones from `b`.
 std::shared_ptr<const Encoded> by_turns(std::shared_ptr<const Encoded> a,
-                                        std::shared_ptr<const Encoded> b, std::int64_t columns);
+                                        std::shared_ptr<const Encoded> b, Index columns);
 
 }  // namespace unpack::model

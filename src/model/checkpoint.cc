@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/files.h"
+#include "base/index.h"
 #include "base/json_reader.h"
 #include "base/message.h"
 #include "model/torch_file.h"
@@ -205,9 +206,9 @@ Checkpoint Checkpoint::from_memory(const std::map<std::string, StoredTensor>& te
   checkpoint.origin_ = "weights in memory";
   checkpoint.storage_ = std::move(owner);
   for (const auto& [name, stored] : tensors) {
-    std::int64_t bytes = tensor::dtype_size(stored.dtype);
+    Index bytes = tensor::dtype_size(stored.dtype);
     bool overflow = false;
-    for (const std::int64_t size : stored.shape)
+    for (const Index size : stored.shape)
       overflow = size < 0 || __builtin_mul_overflow(bytes, size, &bytes) || overflow;
     if (overflow || stored.bytes != static_cast<std::size_t>(bytes) ||
         (stored.data == nullptr && bytes > 0)) {

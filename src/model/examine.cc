@@ -3,6 +3,7 @@
 
 #include "backend/host/panels.h"
 #include "base/files.h"
+#include "base/index.h"
 #include "base/json_reader.h"
 #include "model/blocks.h"
 #include "model/checkpoint.h"
@@ -76,7 +77,7 @@ void examine_folder(FoundModel& model, const Quantisation& quantisation) {
   checkpoint.each([&](const Checkpoint::Entry& entry) {
     const StoredTensor& stored = entry.tensor.stored;
     std::uint64_t n = 1;
-    for (const std::int64_t size : stored.shape) n *= size;
+    for (const Index size : stored.shape) n *= size;
     // Of a quantised one the weights, and not the words they are packed in.
     if (entry.encoded || entry.tensor.readable) {
       model.parameters += n;

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "base/index.h"
 #include "base/json_reader.h"
 #include "base/message.h"
 #include "model/load.h"
@@ -13,8 +14,7 @@
 namespace unpack::model {
 namespace {
 
-WeightView shape_of(std::int64_t in, std::int64_t out, std::int64_t in_stride,
-                    std::int64_t out_stride) {
+WeightView shape_of(Index in, Index out, Index in_stride, Index out_stride) {
   WeightView view;
   view.in = in;
   view.out = out;
@@ -25,8 +25,8 @@ WeightView shape_of(std::int64_t in, std::int64_t out, std::int64_t in_stride,
 }
 
 // Columns in blocks of d_head, each block one head's share.
-WeightView head_blocks(std::int64_t in, std::int64_t heads, std::int64_t d_head, std::int64_t roles,
-                       std::int64_t in_stride, std::int64_t out_stride) {
+WeightView head_blocks(Index in, Index heads, Index d_head, Index roles, Index in_stride,
+                       Index out_stride) {
   WeightView view = shape_of(in, heads * d_head, in_stride, out_stride);
   view.block = d_head;
   view.block_stride = roles * d_head * out_stride;
@@ -35,40 +35,40 @@ WeightView head_blocks(std::int64_t in, std::int64_t heads, std::int64_t d_head,
 
 }  // namespace
 
-TensorRow vector_row(std::string name, Role role, std::int64_t n) {
+TensorRow vector_row(std::string name, Role role, Index n) {
   return {std::move(name), {n}, {{role, 0, shape_of(1, n, n, 1)}}};
 }
 
-TensorRow token_rows(std::string name, Role role, std::int64_t rows, std::int64_t d_model) {
+TensorRow token_rows(std::string name, Role role, Index rows, Index d_model) {
   return {std::move(name), {rows, d_model}, {{role, 0, shape_of(rows, d_model, d_model, 1)}}};
 }
 
-TensorRow linear_row(std::string name, Role role, std::int64_t in, std::int64_t out) {
+TensorRow linear_row(std::string name, Role role, Index in, Index out) {
   return {std::move(name), {out, in}, {{role, 0, shape_of(in, out, 1, in)}}};
 }
 
-TensorRow conv1d_row(std::string name, Role role, std::int64_t in, std::int64_t out) {
+TensorRow conv1d_row(std::string name, Role role, Index in, Index out) {
   return {std::move(name), {in, out}, {{role, 0, shape_of(in, out, out, 1)}}};
 }
 
-TensorRow conv1d_columns(std::string name, const std::vector<Role>& roles, std::int64_t in,
-                         std::int64_t out_each) {
-  const std::int64_t total = std::ssize(roles) * out_each;
+TensorRow conv1d_columns(std::string name, const std::vector<Role>& roles, Index in,
+                         Index out_each) {
+  const Index total = std::ssize(roles) * out_each;
   TensorRow row{std::move(name), {in, total}, {}};
   for (const Role role : roles)
     row.parts.push_back({role, std::ssize(row.parts) * out_each, shape_of(in, out_each, total, 1)});
   return row;
 }
 
-TensorRow vector_columns(std::string name, const std::vector<Role>& roles, std::int64_t n_each) {
+TensorRow vector_columns(std::string name, const std::vector<Role>& roles, Index n_each) {
   TensorRow row = conv1d_columns(std::move(name), roles, 1, n_each);
   row.shape.erase(row.shape.begin());
   return row;
 }
 
-TensorRow linear_heads(std::string name, const std::vector<Role>& roles, std::int64_t in,
-                       std::int64_t heads, std::int64_t d_head) {
-  const std::int64_t n = roles.size();
+TensorRow linear_heads(std::string name, const std::vector<Role>& roles, Index in, Index heads,
+                       Index d_head) {
+  const Index n = roles.size();
   TensorRow row{std::move(name), {n * heads * d_head, in}, {}};
   for (const Role role : roles) {
     row.parts.push_back(
@@ -77,9 +77,9 @@ TensorRow linear_heads(std::string name, const std::vector<Role>& roles, std::in
   return row;
 }
 
-TensorRow vector_heads(std::string name, const std::vector<Role>& roles, std::int64_t heads,
-                       std::int64_t d_head) {
-  const std::int64_t n = roles.size();
+TensorRow vector_heads(std::string name, const std::vector<Role>& roles, Index heads,
+                       Index d_head) {
+  const Index n = roles.size();
   TensorRow row{std::move(name), {n * heads * d_head}, {}};
   for (const Role role : roles) {
     row.parts.push_back({role, std::ssize(row.parts) * d_head,

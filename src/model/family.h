@@ -1,12 +1,12 @@
 // What a model family is: how its config.json reads, and a table of its tensors. No maths here.
 #pragma once
 
-#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/index.h"
 #include "model/config_reader.h"
 #include "model/weights.h"
 
@@ -15,7 +15,7 @@ namespace unpack::model {
 // One role's part of a stored tensor: a WeightView without its bytes.
 struct TensorPart {
   Role role;
-  std::int64_t start;  // first element inside the tensor
+  Index start;  // first element inside the tensor
   WeightView view;
   int expert = -1;  // of a mixture
 };
@@ -23,29 +23,28 @@ struct TensorPart {
 // A row of a family's table. `name` is the Hugging Face name with {} for the layer.
 struct TensorRow {
   std::string name;
-  std::vector<std::int64_t> shape;  // as stored
+  std::vector<Index> shape;  // as stored
   std::vector<TensorPart> parts;
   std::string other_name = {};  // also found under this name
   // Stored in blocks instead, under this name followed by _blocks and _scales: MXFP4.
   bool mxfp4 = false;
 };
 
-TensorRow vector_row(std::string name, Role role, std::int64_t n);
-TensorRow token_rows(std::string name, Role role, std::int64_t rows,
-                     std::int64_t d_model);  // [rows, D], a row a token or position
-TensorRow linear_row(std::string name, Role role, std::int64_t in,
-                     std::int64_t out);  // torch Linear: stored [out, in]
-TensorRow conv1d_row(std::string name, Role role, std::int64_t in,
-                     std::int64_t out);  // GPT-2's Conv1D: stored [in, out]
+TensorRow vector_row(std::string name, Role role, Index n);
+TensorRow token_rows(std::string name, Role role, Index rows,
+                     Index d_model);  // [rows, D], a row a token or position
+TensorRow linear_row(std::string name, Role role, Index in,
+                     Index out);  // torch Linear: stored [out, in]
+TensorRow conv1d_row(std::string name, Role role, Index in,
+                     Index out);  // GPT-2's Conv1D: stored [in, out]
 // Several roles side by side in the columns of one Conv1D, and in its bias.
-TensorRow conv1d_columns(std::string name, const std::vector<Role>& roles, std::int64_t in,
-                         std::int64_t out_each);
-TensorRow vector_columns(std::string name, const std::vector<Role>& roles, std::int64_t n_each);
+TensorRow conv1d_columns(std::string name, const std::vector<Role>& roles, Index in,
+                         Index out_each);
+TensorRow vector_columns(std::string name, const std::vector<Role>& roles, Index n_each);
 // Several roles interleaved per head: rows of a Linear ordered [head, role, d_head], and its bias.
-TensorRow linear_heads(std::string name, const std::vector<Role>& roles, std::int64_t in,
-                       std::int64_t heads, std::int64_t d_head);
-TensorRow vector_heads(std::string name, const std::vector<Role>& roles, std::int64_t heads,
-                       std::int64_t d_head);
+TensorRow linear_heads(std::string name, const std::vector<Role>& roles, Index in, Index heads,
+                       Index d_head);
+TensorRow vector_heads(std::string name, const std::vector<Role>& roles, Index heads, Index d_head);
 
 // What is read is scale * (stored + shift), for all parts of a row.
 TensorRow scaled(TensorRow row, double scale);

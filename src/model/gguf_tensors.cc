@@ -3,6 +3,7 @@
 
 #include <map>
 
+#include "base/index.h"
 #include "base/json_reader.h"
 #include "base/message.h"
 #include "model/assemble.h"
@@ -37,14 +38,14 @@ const Names kNeoxNames = {
     {"ffn_up", "mlp.dense_h_to_4h"},    {"ffn_down", "mlp.dense_4h_to_h"}};
 
 // Row (h, half, i) of [heads, 2, d_head / 2] stands at (h, i, half): a = d_head.
-std::int64_t unrotated_row(std::int64_t row, std::int64_t d_head, std::int64_t) {
-  const std::int64_t head = row / d_head, at = row % d_head, half = d_head / 2;
+Index unrotated_row(Index row, Index d_head, Index) {
+  const Index head = row / d_head, at = row % d_head, half = d_head / 2;
   return head * d_head + at % half * 2 + at / half;
 }
 
 // Row (h, part, e) of [heads, 3, d_head] stands at (part, h, e): a = heads, b = d_head.
-std::int64_t joined_row(std::int64_t row, std::int64_t heads, std::int64_t d_head) {
-  const std::int64_t head = row / (3 * d_head), part = row / d_head % 3, e = row % d_head;
+Index joined_row(Index row, Index heads, Index d_head) {
+  const Index head = row / (3 * d_head), part = row / d_head % 3, e = row % d_head;
   return (part * heads + head) * d_head + e;
 }
 
@@ -67,14 +68,14 @@ class Mapping {
     const MappedFile* file = nullptr;
   };
 
-  std::int64_t key(const char* name) const {
+  Index key(const char* name) const {
     const auto it = gguf_.content.metadata.find(arch_ + "." + name);
     if (it == gguf_.content.metadata.end()) return 0;
     const JsonValue& value = it->is_array() && !it->empty() ? it->front() : *it;
-    return value.is_number_integer() ? value.get<std::int64_t>() : 0;
+    return value.is_number_integer() ? value.get<Index>() : 0;
   }
 
-  void put(const std::string& name, const Source& source, std::vector<std::int64_t> shape,
+  void put(const std::string& name, const Source& source, std::vector<Index> shape,
            std::shared_ptr<const Encoded> encoded, bool transposed = false) {
     const GgufTensor& tensor = *source.tensor;
     Checkpoint::Entry entry;
@@ -151,13 +152,13 @@ class Mapping {
     if (gemma && part == "ffn_norm") name = "pre_feedforward_layernorm";
     if (arch_ == "phi3" && part == "ffn_up") name = "mlp.gate_up_proj";
     std::shared_ptr<const Encoded> encoded;
-    const std::int64_t columns = tensor.shape.size() == 2 ? tensor.shape[1] : 1;
-    const std::int64_t heads = key("attention.head_count");
-    const std::int64_t width = key("embedding_length");
+    const Index columns = tensor.shape.size() == 2 ? tensor.shape[1] : 1;
+    const Index heads = key("attention.head_count");
+    const Index width = key("embedding_length");
     if (heads < 1 || width < 1) return;
-    const std::int64_t d_head =
+    const Index d_head =
         key("attention.key_length") > 0 ? key("attention.key_length") : width / heads;
-    const auto reordered = [&](RowOf row_of, std::int64_t rows, std::int64_t a, std::int64_t b) {
+    const auto reordered = [&](RowOf row_of, Index rows, Index a, Index b) {
       if (tensor.shape[0] % rows != 0) {
         throw InputError(fmt::format("{}: tensor {} has {} rows, which do not fit the heads",
                                      gguf_.path.string(), base::shown(tensor.name),
@@ -169,7 +170,7 @@ class Mapping {
     if (rotated_pairs && (part == "attn_q" || part == "attn_k") && d_head % 2 == 0 && d_head > 0)
       reordered(unrotated_row, d_head, d_head, 0);
     if (neox && part == "attn_qkv") reordered(joined_row, 3 * heads * d_head, heads, d_head);
-    std::vector<std::int64_t> shape = tensor.shape;
+    std::vector<Index> shape = tensor.shape;
     const bool transposed = gpt2 && shape.size() == 2;
     if (transposed) std::swap(shape[0], shape[1]);
     put(prefix + name + "." + kind, source, std::move(shape), std::move(encoded), transposed);
@@ -186,7 +187,7 @@ class Mapping {
     }
     if (oss) {
       if (part == "ffn_down_exps") {
-        std::vector<std::int64_t> shape = tensor.shape;
+        std::vector<Index> shape = tensor.shape;
         const bool matrix = shape.size() == 3;
         if (matrix) std::swap(shape[1], shape[2]);
         return put(prefix + (matrix ? "mlp.experts.down_proj" : "mlp.experts.down_proj_bias"),
@@ -201,10 +202,10 @@ class Mapping {
     const char* up = mixtral ? "w3" : "up_proj";
     const char* down = mixtral ? "w2" : "down_proj";
     const char* name = part == "ffn_gate_exps" ? gate : part == "ffn_up_exps" ? up : down;
-    const std::int64_t elements = tensor.shape[1] * tensor.shape[2];
+    const Index elements = tensor.shape[1] * tensor.shape[2];
     const auto whole = make_blocks(*tensor.info, tensor.data);
     GgufTensor one = tensor;
-    for (std::int64_t e = 0; e < std::min<std::int64_t>(tensor.shape[0], 100'000); ++e) {
+    for (Index e = 0; e < std::min<Index>(tensor.shape[0], 100'000); ++e) {
       one.bytes = elements / tensor.info->elements * tensor.info->bytes;
       one.data = tensor.data + e * one.bytes;
       put(fmt::format("{}{}.experts.{}.{}.weight", prefix, mixtral ? "block_sparse_moe" : "mlp", e,
@@ -221,9 +222,9 @@ class Mapping {
       throw InputError(fmt::format("{}: tensors {} and {} differ in shape", gguf_.path.string(),
                                    base::shown(gate.tensor->name), base::shown(up.tensor->name)));
     }
-    std::vector<std::int64_t> shape = gate.tensor->shape;
+    std::vector<Index> shape = gate.tensor->shape;
     const bool matrix = shape.size() == 3;
-    const std::int64_t columns = matrix ? shape[2] : 1;
+    const Index columns = matrix ? shape[2] : 1;
     auto encoded = by_turns(make_blocks(*gate.tensor->info, gate.tensor->data),
                             make_blocks(*up.tensor->info, up.tensor->data), columns);
     shape[1] *= 2;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/index.h"
+
 namespace unpack::model {
 
 namespace {
@@ -11,10 +13,10 @@ class Mxfp4 final : public Encoded {
  public:
   Mxfp4(const std::byte* blocks, const std::byte* scales) : blocks_(blocks), scales_(scales) {}
 
-  void decode(std::int64_t first, std::int64_t n, float* out) const override {
-    for (std::int64_t i = first; i < first + n;) {
-      const std::int64_t block = i / base::kMxfp4Block;
-      const std::int64_t end = std::min(first + n, (block + 1) * base::kMxfp4Block);
+  void decode(Index first, Index n, float* out) const override {
+    for (Index i = first; i < first + n;) {
+      const Index block = i / base::kMxfp4Block;
+      const Index end = std::min(first + n, (block + 1) * base::kMxfp4Block);
       const float scale = base::mxfp4_scale(static_cast<std::uint32_t>(scales_[block]));
       for (; i < end; ++i) {
         const auto byte = static_cast<std::uint32_t>(blocks_[i / 2]);
@@ -24,8 +26,8 @@ class Mxfp4 final : public Encoded {
   }
 
   bool mxfp4() const override { return true; }
-  void copy_blocks(std::int64_t first, std::int64_t n, std::byte* out) const override {
-    for (std::int64_t block = first / base::kMxfp4Block; n > 0; ++block, --n) {
+  void copy_blocks(Index first, Index n, std::byte* out) const override {
+    for (Index block = first / base::kMxfp4Block; n > 0; ++block, --n) {
       std::memcpy(out, blocks_ + block * base::kMxfp4Block / 2, base::kMxfp4Block / 2);
       out[base::kMxfp4Block / 2] = scales_[block];
       out += base::kMxfp4Bytes;

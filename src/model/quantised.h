@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "base/index.h"
 #include "model/checkpoint.h"
 #include "model/config_reader.h"
 
@@ -13,10 +14,10 @@ enum class QuantMethod { none, fp8, bitsandbytes, awq, gptq };
 
 struct Quantisation {
   QuantMethod method = QuantMethod::none;
-  std::int64_t group = 0;          // AWQ, GPTQ: inputs that share a scale; 0: all
-  bool stored_less_one = false;    // GPTQ: zero points as the first format stores them
-  std::int64_t block[2] = {0, 0};  // FP8: outputs and inputs of a block; 0: none
-  std::string name() const;        // "GPTQ 4 bit", ...; empty for none
+  Index group = 0;               // AWQ, GPTQ: inputs that share a scale; 0: all
+  bool stored_less_one = false;  // GPTQ: zero points as the first format stores them
+  Index block[2] = {0, 0};       // FP8: outputs and inputs of a block; 0: none
+  std::string name() const;      // "GPTQ 4 bit", ...; empty for none
 };
 
 // What quantization_config says. Throws InputError that names the scheme where it is not read.

@@ -1,6 +1,7 @@
 // What a config.json says of how its weights are quantised.
 #include <fmt/format.h>
 
+#include "base/index.h"
 #include "base/json_reader.h"
 #include "base/message.h"
 #include "model/quantised.h"
@@ -45,7 +46,7 @@ Quantisation read_quantisation(const ConfigReader& config, const std::string& fa
     out.method = QuantMethod::fp8;
     if (const std::string format = reader->text("fmt", "e4m3"); format != "e4m3")
       refuse(fmt::format("fp8 of format {}", base::shown(format)));
-    const std::vector<std::int64_t> block = reader->integers("weight_block_size");
+    const std::vector<Index> block = reader->integers("weight_block_size");
     if (!block.empty()) {
       if (block.size() != 2 || block[0] < 1 || block[1] < 1 || block[0] > ConfigReader::kMaxSize ||
           block[1] > ConfigReader::kMaxSize)
@@ -70,7 +71,7 @@ Quantisation read_quantisation(const ConfigReader& config, const std::string& fa
     if (layout != (method == "awq" ? "gemm" : "gptq") && layout != "gptq_v2" && layout != "GEMM")
       refuse(fmt::format("{} in the layout {}", method, base::shown(layout)));
     out.stored_less_one = method == "gptq" && layout != "gptq_v2";
-    const std::int64_t group =
+    const Index group =
         reader->integer("group_size").value_or(reader->integer("q_group_size").value_or(128));
     if (group == 0 || group < -1 || group > ConfigReader::kMaxSize)
       config.fail(fmt::format("quantization_config.group_size is {}", group));

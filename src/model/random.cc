@@ -5,6 +5,7 @@
 #include <cmath>
 #include <memory>
 
+#include "base/index.h"
 #include "base/system.h"
 #include "base/thread_pool.h"
 #include "model/assemble.h"
@@ -43,14 +44,14 @@ std::uint64_t mix(std::uint64_t x) {
 }
 
 // mean + scale * normal, the same for a seed whatever came before.
-void fill_normal(std::uint64_t seed, float mean, float scale, std::int64_t n, DType dtype,
+void fill_normal(std::uint64_t seed, float mean, float scale, Index n, DType dtype,
                  std::byte* out) {
   static const std::vector<float> bounds = normal_quantiles();
-  constexpr std::int64_t kBlock = 4096;
+  constexpr Index kBlock = 4096;
   float chunk[kBlock];
   std::uint64_t state = mix(seed);
-  for (std::int64_t at = 0; at < n; at += kBlock) {
-    for (std::int64_t i = 0; i < kBlock; i += 4) {
+  for (Index at = 0; at < n; at += kBlock) {
+    for (Index i = 0; i < kBlock; i += 4) {
       const std::uint64_t bits = mix(state += 0x9E3779B97F4A7C15ull);
       for (int j = 0; j < 4; ++j) {
         const std::uint64_t draw = (bits >> (16 * j)) & 0xFFFF;
@@ -106,7 +107,7 @@ class Arena {
 
 std::size_t tensor_bytes(const TensorRow& row, DType dtype) {
   std::size_t bytes = tensor::dtype_size(dtype);
-  for (const std::int64_t n : row.shape) bytes *= n;
+  for (const Index n : row.shape) bytes *= n;
   return bytes;
 }
 
@@ -166,9 +167,9 @@ TensorSet random_tensors(std::string_view config_json, std::uint64_t seed, DType
   }
   // A tensor's values depend on the seed and its name alone, so that any thread may draw them.
   base::ThreadPool pool(0);
-  pool.parallel_for(std::ssize(jobs), [&](std::int64_t i) {
+  pool.parallel_for(std::ssize(jobs), [&](Index i) {
     const Job& job = jobs[i];
-    const std::int64_t n = job.tensor.bytes / tensor::dtype_size(dtype);
+    const Index n = job.tensor.bytes / tensor::dtype_size(dtype);
     fill_normal(seed * 0x2545F4914F6CDD1Dull + name_hash(job.tensor.name), job.distribution.mean,
                 job.distribution.scale, n, dtype, job.to);
   });

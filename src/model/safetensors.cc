@@ -10,6 +10,7 @@
 #include <cstring>
 #include <optional>
 
+#include "base/index.h"
 #include "base/json_reader.h"
 #include "base/message.h"
 #include "unpack/error.h"
@@ -43,24 +44,24 @@ const KnownType* known_type(std::string_view name) {
 }
 
 // A whole number >= 0 that fits int64, or nothing.
-std::optional<std::int64_t> count_of(const JsonValue& value) {
+std::optional<Index> count_of(const JsonValue& value) {
   if (!value.is_number_unsigned()) return std::nullopt;
   const auto n = value.get<std::uint64_t>();
-  return n > static_cast<std::uint64_t>(INT64_MAX) ? std::nullopt : std::optional<std::int64_t>(n);
+  return n > static_cast<std::uint64_t>(INT64_MAX) ? std::nullopt : std::optional<Index>(n);
 }
 
 struct Place {
-  std::int64_t begin, end;
+  Index begin, end;
   const std::string* name;
 };
 
 // In the order of their bytes the tensors follow each other without overlap or hole, and the last
 // ends where the file does.
-void check_places(std::vector<Place> places, std::int64_t data_size, const std::string& origin) {
+void check_places(std::vector<Place> places, Index data_size, const std::string& origin) {
   std::erase_if(places, [](const Place& p) { return p.begin == p.end; });
   std::sort(places.begin(), places.end(),
             [](const Place& a, const Place& b) { return a.begin < b.begin; });
-  std::int64_t end = 0;
+  Index end = 0;
   for (std::size_t i = 0; i < places.size(); ++i) {
     if (places[i].begin < end) {
       throw InputError(fmt::format(
@@ -107,7 +108,7 @@ FileTensor parse_tensor(const std::string& name, const JsonValue& entry,
   FileTensor tensor;
   tensor.dtype_name = dtype.get<std::string>();
   tensor.stored.name = name;
-  std::int64_t elements = 1;
+  Index elements = 1;
   bool overflow = false;
   for (const JsonValue& dim : shape) {
     const auto size = count_of(dim);
@@ -126,10 +127,9 @@ FileTensor parse_tensor(const std::string& name, const JsonValue& entry,
   tensor.stored.bytes = *end - *begin;
 
   if (const KnownType* type = known_type(tensor.dtype_name)) {
-    std::int64_t expected = 0;
+    Index expected = 0;
     overflow =
-        __builtin_mul_overflow(elements, static_cast<std::int64_t>(type->bytes), &expected) ||
-        overflow;
+        __builtin_mul_overflow(elements, static_cast<Index>(type->bytes), &expected) || overflow;
     if (overflow || expected != *end - *begin) {
       fail(fmt::format("its shape {} of {} does not fit its {} bytes", base::shown(shape.dump()),
                        tensor.dtype_name, *end - *begin));
@@ -177,8 +177,8 @@ std::vector<FileTensor> parse_safetensors(std::span<const std::byte> file,
     tensors.push_back(parse_tensor(name, entry, data, origin));
   }
   for (const FileTensor& t : tensors) {
-    const std::int64_t begin = t.stored.data - data.data();
-    places.push_back({begin, begin + static_cast<std::int64_t>(t.stored.bytes), &t.stored.name});
+    const Index begin = t.stored.data - data.data();
+    places.push_back({begin, begin + static_cast<Index>(t.stored.bytes), &t.stored.name});
   }
   check_places(std::move(places), std::ssize(data), origin);
   return tensors;

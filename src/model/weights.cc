@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/index.h"
 #include "model/blocks.h"
 #include "model/weight_block.h"
 #include "tensor/transpose.h"
@@ -14,8 +15,8 @@ std::size_t elements(const WeightView& w) { return w ? w.in * w.out : 0; }
 
 // n consecutive stored elements from (i, o) on.
 template <typename Scalar>
-void load_run(const WeightView& w, std::int64_t i, std::int64_t o, std::int64_t n, Scalar* out) {
-  const std::int64_t at = w.offset(i, o);
+void load_run(const WeightView& w, Index i, Index o, Index n, Scalar* out) {
+  const Index at = w.offset(i, o);
   if (w.encoded == nullptr) {
     tensor::convert_run(w.data + at * tensor::dtype_size(w.dtype), w.dtype, n, out);
   } else if constexpr (sizeof(Scalar) == sizeof(float)) {
@@ -34,31 +35,31 @@ struct Change {
   const Scalar* row_scale;  // of the reader, or null
 
   // x[i] of rows from `row` on.
-  void rows(std::int64_t row, std::int64_t n, Scalar* x) const {
+  void rows(Index row, Index n, Scalar* x) const {
     apply(n, x);
-    for (std::int64_t i = 0; row_scale != nullptr && i < n; ++i) x[i] *= row_scale[row + i];
+    for (Index i = 0; row_scale != nullptr && i < n; ++i) x[i] *= row_scale[row + i];
   }
   // Of one row.
-  void row(std::int64_t row, std::int64_t n, Scalar* x) const {
+  void row(Index row, Index n, Scalar* x) const {
     apply(n, x);
-    for (std::int64_t i = 0; row_scale != nullptr && i < n; ++i) x[i] *= row_scale[row];
+    for (Index i = 0; row_scale != nullptr && i < n; ++i) x[i] *= row_scale[row];
   }
 
  private:
-  void apply(std::int64_t n, Scalar* x) const {
+  void apply(Index n, Scalar* x) const {
     if (scale == 1.0 && shift == 0.0) return;
-    for (std::int64_t i = 0; i < n; ++i) x[i] = scale * (x[i] + shift);
+    for (Index i = 0; i < n; ++i) x[i] = scale * (x[i] + shift);
   }
 };
 
 // Rows are contiguous inside a block of columns.
 template <typename Scalar>
 void read_contiguous_columns(const WeightView& w, const WeightBlock& part,
-                             const Change<Scalar>& change, Scalar* out, std::int64_t ld) {
-  const std::int64_t end = part.column + part.columns;
-  for (std::int64_t i = 0; i < part.rows; ++i) {
-    for (std::int64_t o = part.column; o < end;) {
-      const std::int64_t n = std::min(w.block - o % w.block, end - o);
+                             const Change<Scalar>& change, Scalar* out, Index ld) {
+  const Index end = part.column + part.columns;
+  for (Index i = 0; i < part.rows; ++i) {
+    for (Index o = part.column; o < end;) {
+      const Index n = std::min(w.block - o % w.block, end - o);
       load_run(w, part.row + i, o, n, out + i * ld + o - part.column);
       o += n;
     }
@@ -68,32 +69,32 @@ void read_contiguous_columns(const WeightView& w, const WeightBlock& part,
 
 // Halves with contiguous columns in one go; false where they lie otherwise.
 bool read_turned(const WeightView& w, const WeightBlock& part, const float* row_scale, float* out,
-                 std::int64_t ld) {
-  const std::int64_t last = part.column + part.columns - 1;
+                 Index ld) {
+  const Index last = part.column + part.columns - 1;
   if (!w.plain() || tensor::dtype_size(w.dtype) != 2 || part.column / w.block != last / w.block)
     return false;
   return tensor::widen_turned(w.data + 2 * w.offset(part.row, part.column), w.dtype, part.columns,
                               part.rows, w.out_stride,
                               row_scale != nullptr ? row_scale + part.row : nullptr, out, ld);
 }
-bool read_turned(const WeightView&, const WeightBlock&, const double*, double*, std::int64_t) {
+bool read_turned(const WeightView&, const WeightBlock&, const double*, double*, Index) {
   return false;
 }
 
 // Columns are contiguous (Linear's [out, in]): convert a tile of columns, then turn it in cache.
 template <typename Scalar>
 void read_contiguous_rows(const WeightView& w, const WeightBlock& part,
-                          const Change<Scalar>& change, Scalar* out, std::int64_t ld) {
-  constexpr std::int64_t kColumns = 16;
-  constexpr std::int64_t kRows = 256;
+                          const Change<Scalar>& change, Scalar* out, Index ld) {
+  constexpr Index kColumns = 16;
+  constexpr Index kRows = 256;
   // The odd pitch keeps the 16 columns of a row in different cache sets.
-  constexpr std::int64_t kPitch = kRows + 16 / static_cast<std::int64_t>(sizeof(Scalar) / 4);
+  constexpr Index kPitch = kRows + 16 / static_cast<Index>(sizeof(Scalar) / 4);
   std::array<Scalar, kColumns * kPitch> tile;
-  for (std::int64_t i = 0; i < part.rows; i += kRows) {
-    const std::int64_t rows = std::min(kRows, part.rows - i);
-    for (std::int64_t o = 0; o < part.columns; o += kColumns) {
-      const std::int64_t columns = std::min(kColumns, part.columns - o);
-      for (std::int64_t c = 0; c < columns; ++c) {
+  for (Index i = 0; i < part.rows; i += kRows) {
+    const Index rows = std::min(kRows, part.rows - i);
+    for (Index o = 0; o < part.columns; o += kColumns) {
+      const Index columns = std::min(kColumns, part.columns - o);
+      for (Index c = 0; c < columns; ++c) {
         load_run(w, part.row + i, part.column + o + c, rows, tile.data() + c * kPitch);
         change.rows(part.row + i, rows, tile.data() + c * kPitch);
       }
@@ -104,7 +105,7 @@ void read_contiguous_rows(const WeightView& w, const WeightBlock& part,
 
 template <typename Scalar>
 void read_any(const WeightView& w, const WeightBlock& part, const Scalar* row_scale, Scalar* out,
-              std::int64_t ld) {
+              Index ld) {
   const Change<Scalar> change{w.scale, w.shift, row_scale};
   if (w.out_stride == 1 && (w.block > 1 || w.out == 1))
     return read_contiguous_columns(w, part, change, out, ld);
@@ -112,8 +113,8 @@ void read_any(const WeightView& w, const WeightBlock& part, const Scalar* row_sc
     if (!read_turned(w, part, row_scale, out, ld)) read_contiguous_rows(w, part, change, out, ld);
     return;
   }
-  for (std::int64_t i = 0; i < part.rows; ++i) {
-    for (std::int64_t o = 0; o < part.columns; ++o)
+  for (Index i = 0; i < part.rows; ++i) {
+    for (Index o = 0; o < part.columns; ++o)
       load_run(w, part.row + i, part.column + o, 1, out + i * ld + o);
     change.row(part.row + i, part.columns, out + i * ld);
   }
@@ -121,49 +122,48 @@ void read_any(const WeightView& w, const WeightBlock& part, const Scalar* row_sc
 
 }  // namespace
 
-double WeightView::at(std::int64_t i, std::int64_t o) const {
+double WeightView::at(Index i, Index o) const {
   double value = 0;
   load_run(*this, i, o, 1, &value);
   return scale * (value + shift);
 }
 
-void read_rows(const WeightView& w, std::int64_t row, std::int64_t n, float* out) {
+void read_rows(const WeightView& w, Index row, Index n, float* out) {
   read_any<float>(w, {row, n, 0, w.out}, nullptr, out, w.out);
 }
-void read_rows(const WeightView& w, std::int64_t row, std::int64_t n, double* out) {
+void read_rows(const WeightView& w, Index row, Index n, double* out) {
   read_any<double>(w, {row, n, 0, w.out}, nullptr, out, w.out);
 }
 
 namespace {
 
 // n elements from (i, o) on, which `step` says to lie one after the other.
-const std::byte* stored_run(const WeightView& w, std::int64_t i, std::int64_t o, std::int64_t n,
-                            std::int64_t step) {
+const std::byte* stored_run(const WeightView& w, Index i, Index o, Index n, Index step) {
   if (w.scale != 1.0 || w.shift != 0.0 || (step != 1 && n > 1)) return nullptr;
-  const std::int64_t at = w.offset(i, o);
+  const Index at = w.offset(i, o);
   if (w.encoded != nullptr) return w.encoded->place(w.start + at, n);
   return w.data + at * tensor::dtype_size(w.dtype);
 }
 
 }  // namespace
 
-const std::byte* stored_row(const WeightView& w, std::int64_t i) {
+const std::byte* stored_row(const WeightView& w, Index i) {
   const bool whole = w.block >= w.out || w.block_stride == w.block * w.out_stride;
   return whole ? stored_run(w, i, 0, w.out, w.out_stride) : nullptr;
 }
 
-const std::byte* stored_column(const WeightView& w, std::int64_t o) {
+const std::byte* stored_column(const WeightView& w, Index o) {
   return stored_run(w, 0, o, w.in, w.in_stride);
 }
 
 bool is_quantised(const WeightView& w) { return w.encoded != nullptr && !is_plain(*w.encoded); }
 
 void read_block(const WeightView& w, const WeightBlock& block, const float* row_scale, float* out,
-                std::int64_t ld) {
+                Index ld) {
   read_any(w, block, row_scale, out, ld);
 }
 void read_block(const WeightView& w, const WeightBlock& block, const double* row_scale, double* out,
-                std::int64_t ld) {
+                Index ld) {
   read_any(w, block, row_scale, out, ld);
 }
 

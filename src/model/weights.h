@@ -3,12 +3,12 @@
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/index.h"
 #include "model/roles.h"
 #include "tensor/convert.h"
 #include "unpack/config.h"
@@ -19,7 +19,7 @@ namespace unpack::model {
 struct StoredTensor {
   std::string name;
   DType dtype = DType::f32;
-  std::vector<std::int64_t> shape;
+  std::vector<Index> shape;
   const std::byte* data = nullptr;
   std::size_t bytes = 0;
 };
@@ -28,13 +28,13 @@ struct StoredTensor {
 class Encoded {
  public:
   virtual ~Encoded() = default;
-  virtual void decode(std::int64_t first, std::int64_t n, float* out) const = 0;
+  virtual void decode(Index first, Index n, float* out) const = 0;
   // Whether it is MXFP4, which devices keep as it is; then copy_blocks gives n whole blocks as they
   // are stored, each with its scale behind it, and `first` is where one begins.
   virtual bool mxfp4() const { return false; }
-  virtual void copy_blocks(std::int64_t first, std::int64_t n, std::byte* out) const {}
+  virtual void copy_blocks(Index first, Index n, std::byte* out) const {}
   // Where n elements from `first` on are stored plainly, one after the other; null: nowhere.
-  virtual const std::byte* place(std::int64_t first, std::int64_t n) const { return nullptr; }
+  virtual const std::byte* place(Index first, Index n) const { return nullptr; }
 };
 
 // A matrix [in, out] inside a stored tensor: element (i, o) is data[i * in_stride + (o / block) *
@@ -43,35 +43,35 @@ class Encoded {
 struct WeightView {
   const std::byte* data = nullptr;
   DType dtype = DType::f32;
-  std::int64_t in = 0;
-  std::int64_t out = 0;
-  std::int64_t in_stride = 0;
-  std::int64_t block = 1;  // columns per block
-  std::int64_t block_stride = 0;
-  std::int64_t out_stride = 0;
+  Index in = 0;
+  Index out = 0;
+  Index in_stride = 0;
+  Index block = 1;  // columns per block
+  Index block_stride = 0;
+  Index out_stride = 0;
   double scale = 1.0;
   double shift = 0.0;
   const Encoded* encoded = nullptr;  // where it is, `data` stays unused
-  std::int64_t start = 0;            // its first element there
+  Index start = 0;                   // its first element there
 
   explicit operator bool() const { return data != nullptr || encoded != nullptr; }
-  std::int64_t offset(std::int64_t i, std::int64_t o) const {
+  Index offset(Index i, Index o) const {
     return i * in_stride + (o / block) * block_stride + (o % block) * out_stride;
   }
   // What lies at `data` is what is read.
   bool plain() const { return encoded == nullptr && scale == 1.0 && shift == 0.0; }
-  double at(std::int64_t i, std::int64_t o) const;  // slow; for tests and small vectors
+  double at(Index i, Index o) const;  // slow; for tests and small vectors
 };
 
 // Rows [row, row + n) of the view as scalars, row-major [n, out]; fast where columns or rows are
 // contiguous.
-void read_rows(const WeightView& w, std::int64_t row, std::int64_t n, float* out);
-void read_rows(const WeightView& w, std::int64_t row, std::int64_t n, double* out);
+void read_rows(const WeightView& w, Index row, Index n, float* out);
+void read_rows(const WeightView& w, Index row, Index n, double* out);
 
 // Where the elements of a row or a column lie one after the other as they are read, but for their
 // type; null where they do not.
-const std::byte* stored_row(const WeightView& w, std::int64_t i);
-const std::byte* stored_column(const WeightView& w, std::int64_t o);
+const std::byte* stored_row(const WeightView& w, Index i);
+const std::byte* stored_column(const WeightView& w, Index o);
 
 // When values are looked at: all when they are loaded, or those of large tensors when they are used
 // (value_checks.h).

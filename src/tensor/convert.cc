@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/index.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #elif defined(__aarch64__) && defined(__GNUC__)
@@ -17,21 +19,21 @@ namespace unpack {
 namespace {
 
 template <typename T>
-T load_raw(const std::byte* data, std::int64_t index) {
+T load_raw(const std::byte* data, Index index) {
   T value;
   std::memcpy(&value, data + index * sizeof(T), sizeof(T));
   return value;
 }
 
 template <typename Out>
-void convert_half_portable(const std::byte* data, std::int64_t n, Out* out) {
-  for (std::int64_t i = 0; i < n; ++i) out[i] = base::f16_value(load_raw<std::uint16_t>(data, i));
+void convert_half_portable(const std::byte* data, Index n, Out* out) {
+  for (Index i = 0; i < n; ++i) out[i] = base::f16_value(load_raw<std::uint16_t>(data, i));
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx,f16c"))) void convert_half_f16c(const std::byte* data, std::int64_t n,
+__attribute__((target("avx,f16c"))) void convert_half_f16c(const std::byte* data, Index n,
                                                            float* out) {
-  std::int64_t i = 0;
+  Index i = 0;
   for (; i + 8 <= n; i += 8)
     _mm256_storeu_ps(
         out + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(data + 2 * i))));
@@ -45,8 +47,8 @@ bool has_f16c() {
   return yes;
 }
 #elif defined(__aarch64__) && defined(__GNUC__)
-void convert_half_neon(const std::byte* data, std::int64_t n, float* out) {
-  std::int64_t i = 0;
+void convert_half_neon(const std::byte* data, Index n, float* out) {
+  Index i = 0;
   for (; i + 4 <= n; i += 4) {
     uint16x4_t bits;
     std::memcpy(&bits, data + 2 * i, sizeof bits);
@@ -56,7 +58,7 @@ void convert_half_neon(const std::byte* data, std::int64_t n, float* out) {
 }
 #endif
 
-void convert_half(const std::byte* data, std::int64_t n, float* out) {
+void convert_half(const std::byte* data, Index n, float* out) {
 #if defined(__aarch64__) && defined(__GNUC__)
   convert_half_neon(data, n, out);
 #else
@@ -67,22 +69,21 @@ void convert_half(const std::byte* data, std::int64_t n, float* out) {
 #endif
 }
 
-void convert_half(const std::byte* data, std::int64_t n, double* out) {
+void convert_half(const std::byte* data, Index n, double* out) {
   convert_half_portable(data, n, out);
 }
 
 template <typename Out>
-void convert_any(const std::byte* data, DType dtype, std::int64_t n, Out* out) {
+void convert_any(const std::byte* data, DType dtype, Index n, Out* out) {
   switch (dtype) {
     case DType::f32:
-      for (std::int64_t i = 0; i < n; ++i) out[i] = load_raw<float>(data, i);
+      for (Index i = 0; i < n; ++i) out[i] = load_raw<float>(data, i);
       return;
     case DType::f64:
-      for (std::int64_t i = 0; i < n; ++i) out[i] = load_raw<double>(data, i);
+      for (Index i = 0; i < n; ++i) out[i] = load_raw<double>(data, i);
       return;
     case DType::bf16:
-      for (std::int64_t i = 0; i < n; ++i)
-        out[i] = base::bf16_value(load_raw<std::uint16_t>(data, i));
+      for (Index i = 0; i < n; ++i) out[i] = base::bf16_value(load_raw<std::uint16_t>(data, i));
       return;
     case DType::f16:
       return convert_half(data, n, out);
@@ -92,15 +93,15 @@ void convert_any(const std::byte* data, DType dtype, std::int64_t n, Out* out) {
 // One reduction per block, so that the inner loop vectorises; the exact place is looked for only
 // where a block has one.
 template <typename Bits, typename IsBad>
-std::int64_t scan(const std::byte* data, std::int64_t n, IsBad is_bad) {
-  constexpr std::int64_t kBlock = 4096;
-  for (std::int64_t begin = 0; begin < n; begin += kBlock) {
-    const std::int64_t count = std::min(kBlock, n - begin);
+Index scan(const std::byte* data, Index n, IsBad is_bad) {
+  constexpr Index kBlock = 4096;
+  for (Index begin = 0; begin < n; begin += kBlock) {
+    const Index count = std::min(kBlock, n - begin);
     const std::byte* block = data + begin * sizeof(Bits);
     Bits any = 0;
-    for (std::int64_t i = 0; i < count; ++i) any = any | is_bad(load_raw<Bits>(block, i));
+    for (Index i = 0; i < count; ++i) any = any | is_bad(load_raw<Bits>(block, i));
     if (any == 0) continue;
-    for (std::int64_t i = 0; i < count; ++i) {
+    for (Index i = 0; i < count; ++i) {
       if (is_bad(load_raw<Bits>(block, i)) != 0) return begin + i;
     }
   }
@@ -145,7 +146,7 @@ std::uint16_t tensor::f32_to_bf16(float x) {
 
 std::uint16_t tensor::f32_to_f16(float x) { return base::f16_bits(x); }
 
-double tensor::load_element(const std::byte* data, DType dtype, std::int64_t index) {
+double tensor::load_element(const std::byte* data, DType dtype, Index index) {
   switch (dtype) {
     case DType::f32:
       return load_raw<float>(data, index);
@@ -159,16 +160,16 @@ double tensor::load_element(const std::byte* data, DType dtype, std::int64_t ind
   return 0.0;
 }
 
-void tensor::convert_run(const std::byte* data, DType dtype, std::int64_t n, float* out) {
+void tensor::convert_run(const std::byte* data, DType dtype, Index n, float* out) {
   convert_any(data, dtype, n, out);
 }
-void tensor::convert_run(const std::byte* data, DType dtype, std::int64_t n, double* out) {
+void tensor::convert_run(const std::byte* data, DType dtype, Index n, double* out) {
   convert_any(data, dtype, n, out);
 }
 
-void tensor::store_run(const float* in, std::int64_t n, DType dtype, std::byte* out) {
+void tensor::store_run(const float* in, Index n, DType dtype, std::byte* out) {
   const auto store = [&](auto convert) {
-    for (std::int64_t i = 0; i < n; ++i) {
+    for (Index i = 0; i < n; ++i) {
       const auto value = convert(in[i]);
       std::memcpy(out + i * sizeof(value), &value, sizeof(value));
     }
@@ -185,7 +186,7 @@ void tensor::store_run(const float* in, std::int64_t n, DType dtype, std::byte* 
   }
 }
 
-std::int64_t tensor::find_non_finite(const std::byte* data, DType dtype, std::int64_t n) {
+Index tensor::find_non_finite(const std::byte* data, DType dtype, Index n) {
   switch (dtype) {
     case DType::f32:
       return scan<std::uint32_t>(data, n, [](std::uint32_t x) {

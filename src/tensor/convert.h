@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/index.h"
 #include "unpack/config.h"
 
 namespace unpack::tensor {
@@ -15,16 +16,16 @@ float bf16_to_f32(std::uint16_t h);
 std::uint16_t f32_to_f16(float x);   // round to nearest even, overflow to infinity
 std::uint16_t f32_to_bf16(float x);  // round to nearest even
 
-double load_element(const std::byte* data, DType dtype, std::int64_t index);
+double load_element(const std::byte* data, DType dtype, Index index);
 
 // out[i] = data[i] for i < n.
-void convert_run(const std::byte* data, DType dtype, std::int64_t n, float* out);
-void convert_run(const std::byte* data, DType dtype, std::int64_t n, double* out);
+void convert_run(const std::byte* data, DType dtype, Index n, float* out);
+void convert_run(const std::byte* data, DType dtype, Index n, double* out);
 // The other way round; halves round to nearest even.
-void store_run(const float* in, std::int64_t n, DType dtype, std::byte* out);
+void store_run(const float* in, Index n, DType dtype, std::byte* out);
 
 // Index of the first scalar that is NaN, infinite, or (f64) beyond float range; -1 where there is
 // none.
-std::int64_t find_non_finite(const std::byte* data, DType dtype, std::int64_t n);
+Index find_non_finite(const std::byte* data, DType dtype, Index n);
 
 }  // namespace unpack::tensor

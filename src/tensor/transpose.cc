@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/index.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -10,15 +12,14 @@ namespace unpack::tensor {
 namespace {
 
 template <typename T>
-void transpose_any(const T* from, std::int64_t rows, std::int64_t columns, std::int64_t pitch,
-                   T* to, std::int64_t ld) {
-  for (std::int64_t j = 0; j < columns; ++j) {
-    for (std::int64_t i = 0; i < rows; ++i) to[j * ld + i] = from[i * pitch + j];
+void transpose_any(const T* from, Index rows, Index columns, Index pitch, T* to, Index ld) {
+  for (Index j = 0; j < columns; ++j) {
+    for (Index i = 0; i < rows; ++i) to[j * ld + i] = from[i * pitch + j];
   }
 }
 
 #if defined(__x86_64__)
-constexpr std::int64_t kSide = 8;
+constexpr Index kSide = 8;
 
 // Eight rows of eight numbers, turned in registers.
 __attribute__((target("avx"), always_inline)) inline void turn_square(__m256* rows) {
@@ -39,8 +40,8 @@ __attribute__((target("avx"), always_inline)) inline void turn_square(__m256* ro
   }
 }
 
-__attribute__((target("avx"))) void transpose_square(const float* from, std::int64_t pitch,
-                                                     float* to, std::int64_t ld) {
+__attribute__((target("avx"))) void transpose_square(const float* from, Index pitch, float* to,
+                                                     Index ld) {
   __m256 rows[kSide];
   for (int i = 0; i < kSide; ++i) rows[i] = _mm256_loadu_ps(from + i * pitch);
   turn_square(rows);
@@ -50,15 +51,14 @@ __attribute__((target("avx"))) void transpose_square(const float* from, std::int
 // Two squares beside each other fill a line of the cache, and every row is read from its beginning
 // to its end.
 template <bool bf16>
-__attribute__((target("avx2,f16c"))) void widen_squares(const std::byte* from, std::int64_t rows,
-                                                        std::int64_t columns, std::int64_t pitch,
-                                                        const float* scale, float* to,
-                                                        std::int64_t ld) {
-  constexpr std::int64_t kHalf = 2;
-  for (std::int64_t i = 0; i < rows; i += 2 * kSide) {
-    const std::int64_t some = std::min<std::int64_t>(2 * kSide, rows - i);
-    for (std::int64_t j = 0; j < columns; j += kSide) {
-      for (std::int64_t at = i; at < i + some; at += kSide) {
+__attribute__((target("avx2,f16c"))) void widen_squares(const std::byte* from, Index rows,
+                                                        Index columns, Index pitch,
+                                                        const float* scale, float* to, Index ld) {
+  constexpr Index kHalf = 2;
+  for (Index i = 0; i < rows; i += 2 * kSide) {
+    const Index some = std::min<Index>(2 * kSide, rows - i);
+    for (Index j = 0; j < columns; j += kSide) {
+      for (Index at = i; at < i + some; at += kSide) {
         __m256 square[kSide];
         for (int k = 0; k < kSide; ++k) {
           const auto* place =
@@ -89,12 +89,11 @@ bool has_avx() {
 
 }  // namespace
 
-void transpose(const float* from, std::int64_t rows, std::int64_t columns, std::int64_t pitch,
-               float* to, std::int64_t ld) {
+void transpose(const float* from, Index rows, Index columns, Index pitch, float* to, Index ld) {
 #if defined(__x86_64__)
   if (has_avx() && rows % kSide == 0 && columns % kSide == 0) {
-    for (std::int64_t j = 0; j < columns; j += kSide) {
-      for (std::int64_t i = 0; i < rows; i += kSide)
+    for (Index j = 0; j < columns; j += kSide) {
+      for (Index i = 0; i < rows; i += kSide)
         transpose_square(from + i * pitch + j, pitch, to + j * ld + i, ld);
     }
     return;
@@ -103,13 +102,12 @@ void transpose(const float* from, std::int64_t rows, std::int64_t columns, std::
   transpose_any(from, rows, columns, pitch, to, ld);
 }
 
-void transpose(const double* from, std::int64_t rows, std::int64_t columns, std::int64_t pitch,
-               double* to, std::int64_t ld) {
+void transpose(const double* from, Index rows, Index columns, Index pitch, double* to, Index ld) {
   transpose_any(from, rows, columns, pitch, to, ld);
 }
 
-bool widen_turned(const std::byte* from, DType dtype, std::int64_t rows, std::int64_t columns,
-                  std::int64_t pitch, const float* scale, float* to, std::int64_t ld) {
+bool widen_turned(const std::byte* from, DType dtype, Index rows, Index columns, Index pitch,
+                  const float* scale, float* to, Index ld) {
 #if defined(__x86_64__)
   if (!has_avx() || rows % kSide != 0 || columns % kSide != 0) return false;
   if (dtype == DType::bf16) {

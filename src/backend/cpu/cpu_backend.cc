@@ -3,6 +3,7 @@
 #include "backend/cpu/gemm.h"
 #include "backend/host/host_backend.h"
 #include "backend/host/kernels.h"
+#include "base/index.h"
 
 namespace unpack::backend {
 
@@ -11,7 +12,7 @@ namespace {
 class CpuBackend final : public HostWays<float> {
  public:
   CpuBackend(std::shared_ptr<const model::ModelWeights> weights, const BackendOptions& options,
-             std::size_t pack_halves, std::int64_t few_halves)
+             std::size_t pack_halves, Index few_halves)
       : HostWays(std::move(weights), options), small_(small_for_gemm(weights_->parameter_count())) {
     read_as_stored(pack_halves, few_halves);
     // Where few rows are multiplied with what is stored, the other products of a short prompt are
@@ -24,14 +25,13 @@ class CpuBackend final : public HostWays<float> {
   }
 
  protected:
-  void gemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, const float* a,
-            std::int64_t lda, const float* b, std::int64_t ldb, bool accumulate, float* c,
-            std::int64_t ldc) override {
+  void gemm(bool b_transposed, Index m, Index n, Index k, const float* a, Index lda, const float* b,
+            Index ldb, bool accumulate, float* c, Index ldc) override {
     // Few rows that stay in the cache while deep columns pass by.
-    constexpr std::int64_t kDeep = 256, kFew = 256, kStay = 1 << 18;
+    constexpr Index kDeep = 256, kFew = 256, kStay = 1 << 18;
     if (b_transposed && k >= kDeep && n <= kFew && m * k <= kStay)
       return turned_product({m, n, k, a, lda, b, ldb, accumulate, c, ldc});
-    constexpr std::int64_t kSmall = 1 << 20;
+    constexpr Index kSmall = 1 << 20;
     const bool own = small_ || (looks_at_values() && m * n * k < kSmall);
     (own ? own_sgemm : sgemm)(b_transposed, m, n, k, a, lda, b, ldb, accumulate, c, ldc);
   }
@@ -44,7 +44,7 @@ class CpuBackend final : public HostWays<float> {
 
 std::shared_ptr<Backend> make_cpu_backend(std::shared_ptr<const model::ModelWeights> weights,
                                           const BackendOptions& options, std::size_t pack_halves,
-                                          std::int64_t few_halves) {
+                                          Index few_halves) {
   return std::make_shared<CpuBackend>(std::move(weights), options, pack_halves, few_halves);
 }
 

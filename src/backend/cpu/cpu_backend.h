@@ -4,6 +4,7 @@
 
 #include "backend/backend.h"
 #include "backend/host/panels.h"
+#include "base/index.h"
 
 namespace unpack::backend {
 
@@ -12,6 +13,6 @@ namespace unpack::backend {
 std::shared_ptr<Backend> make_cpu_backend(std::shared_ptr<const model::ModelWeights> weights,
                                           const BackendOptions& options,
                                           std::size_t pack_halves = kPackHalves,
-                                          std::int64_t few_halves = kFewHalves);
+                                          Index few_halves = kFewHalves);
 
 }  // namespace unpack::backend

@@ -5,6 +5,7 @@
 
 #include "backend/cpu/onednn.h"
 #include "backend/cpu/own_gemm.h"
+#include "base/index.h"
 #include "unpack/error.h"
 
 namespace unpack::backend {
@@ -30,10 +31,9 @@ class OneThread {
 };
 
 // An empty sum, which oneDNN refuses and our loops would not write.
-bool empty_product(std::int64_t m, std::int64_t n, std::int64_t k, bool accumulate, float* c,
-                   std::int64_t ldc) {
+bool empty_product(Index m, Index n, Index k, bool accumulate, float* c, Index ldc) {
   if (m == 0 || n == 0) return true;
-  for (std::int64_t r = 0; k == 0 && !accumulate && r < m; ++r) std::fill_n(c + r * ldc, n, 0.0F);
+  for (Index r = 0; k == 0 && !accumulate && r < m; ++r) std::fill_n(c + r * ldc, n, 0.0F);
   return k == 0;
 }
 
@@ -44,17 +44,15 @@ bool small_for_gemm(std::size_t parameters) {
   return parameters < kSmall && !onednn_asked_for();
 }
 
-void own_sgemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, const float* a,
-               std::int64_t lda, const float* b, std::int64_t ldb, bool accumulate, float* c,
-               std::int64_t ldc) {
+void own_sgemm(bool b_transposed, Index m, Index n, Index k, const float* a, Index lda,
+               const float* b, Index ldb, bool accumulate, float* c, Index ldc) {
   static OwnGemm* const own = own_gemms().front().second;
   if (!empty_product(m, n, k, accumulate, c, ldc))
     own(b_transposed, m, n, k, a, lda, b, ldb, accumulate, c, ldc);
 }
 
-void sgemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, const float* a,
-           std::int64_t lda, const float* b, std::int64_t ldb, bool accumulate, float* c,
-           std::int64_t ldc) {
+void sgemm(bool b_transposed, Index m, Index n, Index k, const float* a, Index lda, const float* b,
+           Index ldb, bool accumulate, float* c, Index ldc) {
   static const OneDnn* const library = ready_onednn();
   if (empty_product(m, n, k, accumulate, c, ldc)) return;
   if (library == nullptr) {

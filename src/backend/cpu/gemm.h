@@ -2,23 +2,22 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <string>
+
+#include "base/index.h"
 
 namespace unpack::backend {
 
 // C[m, n] = A[m, k] op(B) (+ C), row-major, on the calling thread alone.
-void sgemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, const float* a,
-           std::int64_t lda, const float* b, std::int64_t ldb, bool accumulate, float* c,
-           std::int64_t ldc);
+void sgemm(bool b_transposed, Index m, Index n, Index k, const float* a, Index lda, const float* b,
+           Index ldb, bool accumulate, float* c, Index ldc);
 
 // Whether a model of so many parameters uses our own loops: a small one runs as fast with them, and
 // to open oneDNN and let it write its kernels takes longer than such a model's forward pass.
 bool small_for_gemm(std::size_t parameters);
 // The same product by our own loops.
-void own_sgemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, const float* a,
-               std::int64_t lda, const float* b, std::int64_t ldb, bool accumulate, float* c,
-               std::int64_t ldc);
+void own_sgemm(bool b_transposed, Index m, Index n, Index k, const float* a, Index lda,
+               const float* b, Index ldb, bool accumulate, float* c, Index ldc);
 
 // What the first product would otherwise do on its way; throws where there is no memory for it.
 void prepare_gemm();

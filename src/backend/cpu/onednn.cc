@@ -4,6 +4,7 @@
 #include <new>
 #include <vector>
 
+#include "base/index.h"
 #include "base/system.h"
 
 #if defined(__x86_64__)
@@ -122,11 +123,11 @@ bool make_kernels() {
   const OneDnn& library = loaded().functions;
   const int threads = library.max_threads();
   library.set_threads(1);
-  constexpr std::int64_t kSide = 64;
+  constexpr Index kSide = 64;
   const std::vector<float> a(kSide * kSide, 0.0F);
   std::vector<float> c(kSide * kSide, 0.0F);
   bool made = true;
-  for (const std::int64_t rows : {std::int64_t{1}, kSide}) {
+  for (const Index rows : {Index{1}, kSide}) {
     for (const char order : {'N', 'T'}) {
       for (const float beta : {0.0F, 1.0F}) {
         made = made && library.sgemm('N', order, rows, kSide, kSide, 1.0F, a.data(), kSide,

@@ -2,17 +2,17 @@
 // unpack's own kernels do the work.
 #pragma once
 
-#include <cstdint>
 #include <string>
+
+#include "base/index.h"
 
 namespace unpack::backend {
 
 // Whatever oneDNN 2 or 3 gives us. The C interface used here is the same in both.
 struct OneDnn {
   // Row-major, on the calling thread where OpenMP is set to one.
-  int (*sgemm)(char transa, char transb, std::int64_t m, std::int64_t n, std::int64_t k,
-               float alpha, const float* a, std::int64_t lda, const float* b, std::int64_t ldb,
-               float beta, float* c, std::int64_t ldc);
+  int (*sgemm)(char transa, char transb, Index m, Index n, Index k, float alpha, const float* a,
+               Index lda, const float* b, Index ldb, float beta, float* c, Index ldc);
   int (*max_threads)();  // of OpenMP, for the calling thread
   void (*set_threads)(int n);
   std::string version;  // "2.6.3"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "base/index.h"
 #include "base/scratch.h"
 
 // As in host/kernels.cc: chosen by what the processor can do.
@@ -17,15 +18,15 @@ namespace {
 
 // Depth, rows and columns of the blocks: a panel of B stays in the first cache while the rows of A
 // of a block, which stay in the second, pass by.
-constexpr std::int64_t kBlockK = 256;
-constexpr std::int64_t kBlockM = 96;
-constexpr std::int64_t kBlockN = 1024;
+constexpr Index kBlockK = 256;
+constexpr Index kBlockM = 96;
+constexpr Index kBlockN = 1024;
 
 using Four [[gnu::vector_size(16)]] = float;
 
 // out[p, i] = in[i, p] for four rows and columns.
-inline void transpose_four(const float* in, std::int64_t ld_in, float* out, std::int64_t ld_out) {
-  const auto load = [&](std::int64_t i) {
+inline void transpose_four(const float* in, Index ld_in, float* out, Index ld_out) {
+  const auto load = [&](Index i) {
     Four x;
     __builtin_memcpy(&x, in + i * ld_in, sizeof x);
     return x;
@@ -35,9 +36,7 @@ inline void transpose_four(const float* in, std::int64_t ld_in, float* out, std:
   const Four high01 = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
   const Four low23 = __builtin_shufflevector(r2, r3, 0, 4, 1, 5);
   const Four high23 = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
-  const auto store = [&](std::int64_t p, Four x) {
-    __builtin_memcpy(out + p * ld_out, &x, sizeof x);
-  };
+  const auto store = [&](Index p, Four x) { __builtin_memcpy(out + p * ld_out, &x, sizeof x); };
   store(0, __builtin_shufflevector(low01, low23, 0, 1, 4, 5));
   store(1, __builtin_shufflevector(low01, low23, 2, 3, 6, 7));
   store(2, __builtin_shufflevector(high01, high23, 0, 1, 4, 5));

@@ -4,8 +4,8 @@
 
 using Vector [[gnu::vector_size(kBytes)]] = float;
 
-constexpr std::int64_t kLanes = kBytes / 4;
-constexpr std::int64_t kColumns = kVectors * kLanes;
+constexpr Index kLanes = kBytes / 4;
+constexpr Index kColumns = kVectors * kLanes;
 
 [[gnu::always_inline]] inline Vector load(const float* from) {
   Vector x;
@@ -17,10 +17,10 @@ constexpr std::int64_t kColumns = kVectors * kLanes;
 
 // C[R, kColumns] (+)= A[R, k] B[k, kColumns]. C may be a scratch tile where n ends within it.
 template <int R>
-void multiply_tile(std::int64_t k, const float* a, std::int64_t lda, const float* b,
-                   std::int64_t ldb, bool accumulate, float* c, std::int64_t ldc) {
+void multiply_tile(Index k, const float* a, Index lda, const float* b, Index ldb, bool accumulate,
+                   float* c, Index ldc) {
   Vector sum[R][kVectors] = {};
-  for (std::int64_t p = 0; p < k; ++p) {
+  for (Index p = 0; p < k; ++p) {
     Vector row[kVectors];
     for (int v = 0; v < kVectors; ++v) row[v] = load(b + p * ldb + v * kLanes);
     for (int r = 0; r < R; ++r) {
@@ -37,8 +37,8 @@ void multiply_tile(std::int64_t k, const float* a, std::int64_t lda, const float
 }
 
 template <int R>
-void multiply_rows(std::int64_t rows, std::int64_t k, const float* a, std::int64_t lda,
-                   const float* b, std::int64_t ldb, bool accumulate, float* c, std::int64_t ldc) {
+void multiply_rows(Index rows, Index k, const float* a, Index lda, const float* b, Index ldb,
+                   bool accumulate, float* c, Index ldc) {
   if (rows == R) {
     multiply_tile<R>(k, a, lda, b, ldb, accumulate, c, ldc);
   } else if constexpr (R > 1) {
@@ -47,17 +47,16 @@ void multiply_rows(std::int64_t rows, std::int64_t k, const float* a, std::int64
 }
 
 // The same for at most kRows rows and any number of columns up to kColumns.
-void multiply_any(std::int64_t rows, std::int64_t columns, std::int64_t k, const float* a,
-                  std::int64_t lda, const float* b, std::int64_t ldb, bool accumulate, float* c,
-                  std::int64_t ldc) {
+void multiply_any(Index rows, Index columns, Index k, const float* a, Index lda, const float* b,
+                  Index ldb, bool accumulate, float* c, Index ldc) {
   if (columns == kColumns) {
     multiply_rows<kRows>(rows, k, a, lda, b, ldb, accumulate, c, ldc);
     return;
   }
   float scratch[kRows * kColumns];
   multiply_rows<kRows>(rows, k, a, lda, b, ldb, false, scratch, kColumns);
-  for (std::int64_t r = 0; r < rows; ++r) {
-    for (std::int64_t j = 0; j < columns; ++j) {
+  for (Index r = 0; r < rows; ++r) {
+    for (Index j = 0; j < columns; ++j) {
       float& out = c[r * ldc + j];
       out = accumulate ? out + scratch[r * kColumns + j] : scratch[r * kColumns + j];
     }
@@ -66,10 +65,10 @@ void multiply_any(std::int64_t rows, std::int64_t columns, std::int64_t k, const
 
 // C[R, N] (+)= A[R, k] B[N, k]^T, by inner products along k.
 template <int R, int N>
-void inner_products(std::int64_t k, const float* a, std::int64_t lda, const float* b,
-                    std::int64_t ldb, bool accumulate, float* c, std::int64_t ldc) {
+void inner_products(Index k, const float* a, Index lda, const float* b, Index ldb, bool accumulate,
+                    float* c, Index ldc) {
   Vector sum[R][N] = {};
-  std::int64_t p = 0;
+  Index p = 0;
   for (; p + kLanes <= k; p += kLanes) {
     Vector column[N];
     for (int j = 0; j < N; ++j) column[j] = load(b + j * ldb + p);
@@ -81,8 +80,8 @@ void inner_products(std::int64_t k, const float* a, std::int64_t lda, const floa
   for (int r = 0; r < R; ++r) {
     for (int j = 0; j < N; ++j) {
       float total = 0;
-      for (std::int64_t rest = p; rest < k; ++rest) total += a[r * lda + rest] * b[j * ldb + rest];
-      for (std::int64_t lane = 0; lane < kLanes; ++lane) total += sum[r][j][lane];
+      for (Index rest = p; rest < k; ++rest) total += a[r * lda + rest] * b[j * ldb + rest];
+      for (Index lane = 0; lane < kLanes; ++lane) total += sum[r][j][lane];
       float& out = c[r * ldc + j];
       out = accumulate ? out + total : total;
     }
@@ -90,14 +89,13 @@ void inner_products(std::int64_t k, const float* a, std::int64_t lda, const floa
 }
 
 // Few rows and B transposed: its rows are read once, as they lie.
-void multiply_few_transposed(std::int64_t m, std::int64_t n, std::int64_t k, const float* a,
-                             std::int64_t lda, const float* b, std::int64_t ldb, bool accumulate,
-                             float* c, std::int64_t ldc) {
-  std::int64_t j = 0;
+void multiply_few_transposed(Index m, Index n, Index k, const float* a, Index lda, const float* b,
+                             Index ldb, bool accumulate, float* c, Index ldc) {
+  Index j = 0;
   const auto columns = [&](auto width) {
     constexpr int kWidth = decltype(width)::value;
     for (; j + kWidth <= n; j += kWidth) {
-      std::int64_t r = 0;
+      Index r = 0;
       for (; r + 2 <= m; r += 2)
         inner_products<2, kWidth>(k, a + r * lda, lda, b + j * ldb, ldb, accumulate,
                                   c + r * ldc + j, ldc);
@@ -111,31 +109,29 @@ void multiply_few_transposed(std::int64_t m, std::int64_t n, std::int64_t k, con
 }
 
 // B's columns [j, j + columns) of k rows as a panel [k, kColumns], with zeros behind them.
-void pack_panel(bool transposed, std::int64_t columns, std::int64_t k, const float* b,
-                std::int64_t ldb, float* panel) {
+void pack_panel(bool transposed, Index columns, Index k, const float* b, Index ldb, float* panel) {
   if (columns < kColumns) std::fill(panel, panel + k * kColumns, 0.0F);
   if (!transposed) {
-    for (std::int64_t p = 0; p < k; ++p)
+    for (Index p = 0; p < k; ++p)
       std::copy(b + p * ldb, b + p * ldb + columns, panel + p * kColumns);
     return;
   }
-  std::int64_t j = 0;
+  Index j = 0;
   for (; j + 4 <= columns; j += 4) {
     const float* rows = b + j * ldb;
-    std::int64_t p = 0;
+    Index p = 0;
     for (; p + 4 <= k; p += 4) transpose_four(rows + p, ldb, panel + p * kColumns + j, kColumns);
     for (; p < k; ++p) {
-      for (std::int64_t i = 0; i < 4; ++i) panel[p * kColumns + j + i] = rows[i * ldb + p];
+      for (Index i = 0; i < 4; ++i) panel[p * kColumns + j + i] = rows[i * ldb + p];
     }
   }
   for (; j < columns; ++j) {
-    for (std::int64_t p = 0; p < k; ++p) panel[p * kColumns + j] = b[j * ldb + p];
+    for (Index p = 0; p < k; ++p) panel[p * kColumns + j] = b[j * ldb + p];
   }
 }
 
-void gemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, const float* a,
-          std::int64_t lda, const float* b, std::int64_t ldb, bool accumulate, float* c,
-          std::int64_t ldc) {
+void gemm(bool b_transposed, Index m, Index n, Index k, const float* a, Index lda, const float* b,
+          Index ldb, bool accumulate, float* c, Index ldc) {
   // Where every value of B serves few rows, bringing B into panels would be most of the work.
   if (m <= 2 && b_transposed) {
     multiply_few_transposed(m, n, k, a, lda, b, ldb, accumulate, c, ldc);
@@ -143,37 +139,36 @@ void gemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, con
   }
   const bool direct = m <= kRows && !b_transposed;
   base::Scratch scratch;
-  const std::int64_t block_n = std::min(kBlockN / kColumns * kColumns, n);
-  const std::int64_t padded = (block_n + kColumns - 1) / kColumns * kColumns;
+  const Index block_n = std::min(kBlockN / kColumns * kColumns, n);
+  const Index padded = (block_n + kColumns - 1) / kColumns * kColumns;
   auto* panels = scratch.of<float>(std::min(kBlockK, k) * (direct ? kColumns : padded));
-  for (std::int64_t j0 = 0; j0 < n; j0 += block_n) {
-    const std::int64_t columns = std::min(block_n, n - j0);
-    for (std::int64_t p0 = 0; p0 < k; p0 += kBlockK) {
-      const std::int64_t depth = std::min(kBlockK, k - p0);
+  for (Index j0 = 0; j0 < n; j0 += block_n) {
+    const Index columns = std::min(block_n, n - j0);
+    for (Index p0 = 0; p0 < k; p0 += kBlockK) {
+      const Index depth = std::min(kBlockK, k - p0);
       const bool add = accumulate || p0 > 0;
-      const auto corner = [&](std::int64_t j) {
+      const auto corner = [&](Index j) {
         return b_transposed ? b + (j0 + j) * ldb + p0 : b + p0 * ldb + j0 + j;
       };
       if (!direct) {
-        for (std::int64_t j = 0; j < columns; j += kColumns)
+        for (Index j = 0; j < columns; j += kColumns)
           pack_panel(b_transposed, std::min(kColumns, columns - j), depth, corner(j), ldb,
                      panels + j * depth);
       }
-      for (std::int64_t i0 = 0; i0 < m; i0 += kBlockM) {
-        const std::int64_t rows = std::min(kBlockM, m - i0);
-        for (std::int64_t j = 0; j < columns; j += kColumns) {
-          const std::int64_t width = std::min(kColumns, columns - j);
+      for (Index i0 = 0; i0 < m; i0 += kBlockM) {
+        const Index rows = std::min(kBlockM, m - i0);
+        for (Index j = 0; j < columns; j += kColumns) {
+          const Index width = std::min(kColumns, columns - j);
           const float* panel = direct ? corner(j) : panels + j * depth;
-          std::int64_t stride = direct ? ldb : kColumns;
+          Index stride = direct ? ldb : kColumns;
           if (direct && width < kColumns) {  // the last columns: nothing behind them may be read
             pack_panel(false, width, depth, panel, ldb, panels);
             panel = panels;
             stride = kColumns;
           }
-          for (std::int64_t i = 0; i < rows; i += kRows)
-            multiply_any(std::min<std::int64_t>(kRows, rows - i), width, depth,
-                         a + (i0 + i) * lda + p0, lda, panel, stride, add,
-                         c + (i0 + i) * ldc + j0 + j, ldc);
+          for (Index i = 0; i < rows; i += kRows)
+            multiply_any(std::min<Index>(kRows, rows - i), width, depth, a + (i0 + i) * lda + p0,
+                         lda, panel, stride, add, c + (i0 + i) * ldc + j0 + j, ldc);
         }
       }
     }

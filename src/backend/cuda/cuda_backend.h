@@ -9,6 +9,7 @@
 #include "backend/cuda/device.h"
 #include "backend/cuda/device_weights.h"
 #include "backend/cuda/split_products.h"
+#include "base/index.h"
 #include "base/thread_pool.h"
 
 namespace unpack::backend::cuda {
@@ -24,7 +25,7 @@ class CudaBackend final : public Backend, public DeviceCredit, public DeviceMemo
   std::string details() const override { return details_; }
   bool is_double() const override { return false; }
   int threads() const override { return pool_.threads(); }
-  void parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& task) override {
+  void parallel_for(Index count, const std::function<void(Index)>& task) override {
     pool_.parallel_for(count, task);
   }
   Peaks measure_peaks() override;
@@ -91,8 +92,8 @@ class CudaBackend final : public Backend, public DeviceCredit, public DeviceMemo
   HeadReads head_reads(const AttentionView& view, const AttentionSums& sums, const Options& options,
                        std::span<const double> directions) override;
   void keep_for_edges(const AttentionView& view, HeadReads& reads) override;
-  NeuronCredit neuron_credit(const Array& own, std::int64_t rows, const Array* pre,
-                             const MlpSums* sums, double beta, double weight) override;
+  NeuronCredit neuron_credit(const Array& own, Index rows, const Array* pre, const MlpSums* sums,
+                             double beta, double weight) override;
   Array key_medians(const AttentionView& view, const AttentionSums& sums) override;
   void offset_fold(const AttentionView& view, const HeadReads& reads, const Array& offsets,
                    std::vector<double>& out) override;
@@ -110,7 +111,7 @@ class CudaBackend final : public Backend, public DeviceCredit, public DeviceMemo
  private:
   enum class Side { key, query };
 
-  Rotary rotary(int layer, std::int64_t positions, int context);
+  Rotary rotary(int layer, Index positions, int context);
   float head_scale(int layer) const;
 
   // Every expert's product with its rows.
@@ -123,9 +124,9 @@ class CudaBackend final : public Backend, public DeviceCredit, public DeviceMemo
   // on or of listed ones; those of others are there already with `adds`.
   struct NeuronTile {
     const float* scores;
-    std::int64_t nq, writers, neurons;
+    Index nq, writers, neurons;
     NeuronRows rows;
-    std::int64_t width, first = 0;
+    Index width, first = 0;
     const int* listed = nullptr;
     bool adds = false;
   };
@@ -133,7 +134,7 @@ class CudaBackend final : public Backend, public DeviceCredit, public DeviceMemo
   MlpSums expert_sums(const MlpView& view, MlpSide side);
   MlpSums router_sums(const MlpView& view, Scores scores);
   // As many positions at a time as fit into a tile, all tiles of about one size.
-  std::int64_t positions_at_once(std::int64_t positions, std::int64_t floats_each) const;
+  Index positions_at_once(Index positions, Index floats_each) const;
   // [S, D] the sum of the writers that a reader sees. Where scores are made in parts, their signed
   // sums come from it, in single precision: they cancel, and sums of sizes do not.
   template <typename ViewOf>
@@ -146,7 +147,7 @@ class CudaBackend final : public Backend, public DeviceCredit, public DeviceMemo
   Array summed_parts(const WriterParts& parts, int visible, int length);
   Index block_bytes() const override { return tile_bytes_; }
   // Sums over pairs of positions; of a window those outside of it are 0.
-  Array of_pairs(const AttentionView& view, std::int64_t each);
+  Array of_pairs(const AttentionView& view, Index each);
   void sum_pairs(Side side, const AttentionView& view, Scores scores, bool keep_scores,
                  AttentionSums& sums);
   void neuron_read(const MlpView& view, MlpSide side, const Spread* spread, Array& sum);
@@ -168,47 +169,44 @@ class CudaBackend final : public Backend, public DeviceCredit, public DeviceMemo
   static constexpr int kManyPositions = 64;
   void sum_values(const AttentionView& view, const Rows& rows, const Array& pulled,
                   Array& out) override;
-  void pair_dots(const float* a, const float* b, std::int64_t length, PairDots way);
-  void key_reach(const Layer& layer, Scores scores, const Reach& reach, std::int64_t parts,
-                 double* mass, double* bound);
-  void finish_projected(Side side, const AttentionView& view, const DeviceRoles& layer,
-                        std::int64_t first, std::int64_t count, std::int64_t positions, Array& x);
+  void pair_dots(const float* a, const float* b, Index length, PairDots way);
+  void key_reach(const Layer& layer, Scores scores, const Reach& reach, Index parts, double* mass,
+                 double* bound);
+  void finish_projected(Side side, const AttentionView& view, const DeviceRoles& layer, Index first,
+                        Index count, Index positions, Array& x);
 
   // Head writers are z W_O: their products with a matrix through W_O C W of every source layer,
   // made and used at once. Whether that takes fewer operations at a length.
-  bool low_rank(const DeviceMatrix& w, std::int64_t length);
+  bool low_rank(const DeviceMatrix& w, Index length);
   Array head_product(int source, const SplitProducts::Weights& w);  // [H E, w.out]
-  SplitProducts::HeadWeights by_head(const Array& product, std::int64_t columns,
-                                     SplitProducts::Kind kind);
+  SplitProducts::HeadWeights by_head(const Array& product, Index columns, SplitProducts::Kind kind);
   MlpSums low_rank_neurons(const MlpView& view, MlpSide side, const DeviceMatrix& matrix);
   // c[.., out] = writers W, of the `plain` ones at some positions, one after the other. `listed`:
   // the same on the device.
   template <typename ViewOf>
   void multiply_plain(const ViewOf& view, const std::vector<int>& plain, const int* listed,
-                      std::int64_t first, std::int64_t count, const SplitProducts::Weights& w,
-                      float* c);
-  Array make_plain(const WriterParts& parts, std::int64_t first, std::int64_t count,
-                   std::int64_t plain);
+                      Index first, Index count, const SplitProducts::Weights& w, float* c);
+  Array make_plain(const WriterParts& parts, Index first, Index count, Index plain);
   // How writers are projected to keys or queries.
   struct Projection {
     bool low_rank = false, split = false;
-    std::int64_t width = 0;
+    Index width = 0;
     Operand matrix;
     SplitProducts::Weights parts;
     std::vector<Array> heads;  // products by source layer, where they are kept
   };
   Projection projection(Side side, const AttentionView& view, const DeviceRoles& layer);
-  void low_rank_project(const AttentionView& view, const Projection& way, std::int64_t first,
-                        std::int64_t positions, Array& out);
+  void low_rank_project(const AttentionView& view, const Projection& way, Index first,
+                        Index positions, Array& out);
 
   Operand operand(const DeviceMatrix& m) { return DeviceWeights::operand(m, *device_); }
-  bool few_rows(const DeviceMatrix& w, std::int64_t m) const;
-  void multiply_few(const DeviceMatrix& w, bool turned, const float* a, std::int64_t m, float* c);
+  bool few_rows(const DeviceMatrix& w, Index m) const;
+  void multiply_few(const DeviceMatrix& w, bool turned, const float* a, Index m, float* c);
   // C[m, out] = A[m, in] W and C[m, in] = A[m, out] W^T.
-  void multiply(const DeviceMatrix& w, const float* a, std::int64_t m, float* c);
-  void multiply_turned(const DeviceMatrix& w, const float* a, std::int64_t m, float* c);
+  void multiply(const DeviceMatrix& w, const float* a, Index m, float* c);
+  void multiply_turned(const DeviceMatrix& w, const float* a, Index m, float* c);
   // Per head: c[.., h, :] (D apart) = a[.., h, :] W[:, columns of head h / group]^T for m rows.
-  void heads_to_model(const Operand& w, int heads, const float* a, std::int64_t m, float* c);
+  void heads_to_model(const Operand& w, int heads, const float* a, Index m, float* c);
 
   // Calls use(tile) for tiles of unscaled scores that together hold every head, query and source of
   // the layer.
@@ -217,29 +215,28 @@ class CudaBackend final : public Backend, public DeviceCredit, public DeviceMemo
   // From the side's keys or queries back to what the projection gave, through rotary and the
   // per-head norm, for heads of its own. The caller says where from, and at which positions.
   PullBack pull_back(Side side, const AttentionView& view, const DeviceRoles& layer);
-  Array pulled_back(PullBack pull, std::int64_t size);
+  Array pulled_back(PullBack pull, Index size);
   void folded_tile(Side side, const AttentionView& view, const DeviceRoles& layer, const Operand& w,
                    Tile& tile);
   // Projected keys (queries) of some heads, and the queries (keys) of all that meet them.
   struct TileFactors {
     UnpackFactors factors = UNPACK_FACTORS_SINGLE;
-    std::int64_t depth = 0;
+    Index depth = 0;
     Array keep;
     const float* projected = nullptr;  // of the first position
-    std::int64_t width = 0;            // of all its heads
-    std::int64_t first = 0;            // which is the first of them
+    Index width = 0;                   // of all its heads
+    Index first = 0;                   // which is the first of them
     const float* others = nullptr;     // [S, heads of theirs, depth]; queries in parts by group
   };
   TileFactors tile_factors(Side side, const AttentionView& view, const Projection& way,
-                           const float* projected, std::int64_t positions, std::int64_t head0,
-                           std::int64_t heads, const Array& others);
+                           const float* projected, Index positions, Index head0, Index heads,
+                           const Array& others);
   void projected_tile(Side side, const AttentionView& view, const TileFactors& from, Tile& tile);
   void hide_and_center(const AttentionView& view, Scores scores, int query, Array& out);
   Array project(Side side, const AttentionView& view, const DeviceRoles& layer,
-                const Projection& way, std::int64_t first, std::int64_t positions);
+                const Projection& way, Index first, Index positions);
   void value_sums(const AttentionView& view, const DeviceRoles& layer, AttentionSums& sums);
-  Array writer_values(const AttentionView& view, const Operand& w, std::int64_t first,
-                      std::int64_t positions);
+  Array writer_values(const AttentionView& view, const Operand& w, Index first, Index positions);
   // Calls use with rows that together hold every edge of a layer's heads.
   using EdgeUse = std::function<void(Branch branch, const EdgeRows& rows)>;
   void edge_rows(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
@@ -259,8 +256,8 @@ class CudaBackend final : public Backend, public DeviceCredit, public DeviceMemo
   std::string details_;
   std::mutex lanes_mutex_;
   std::vector<std::shared_ptr<Backend>> lanes_;
-  std::int64_t few_rows_ = 0;    // see UnpackDeviceInfo
-  std::int64_t tile_bytes_ = 0;  // scores exist a tile at a time, which stays below this
+  Index few_rows_ = 0;    // see UnpackDeviceInfo
+  Index tile_bytes_ = 0;  // scores exist a tile at a time, which stays below this
 };
 
 }  // namespace unpack::backend::cuda

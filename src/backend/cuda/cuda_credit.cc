@@ -3,13 +3,14 @@
 #include <cmath>
 
 #include "backend/cuda/cuda_backend.h"
+#include "base/index.h"
 
 namespace unpack::backend::cuda {
 
 void CudaBackend::head_edges(const AttentionView& view, const AttentionSums& sums,
                              std::span<const int> queries, const Array& numerators,
                              const Options& options, HeadEdges& out) {
-  const std::int64_t heads = config_.n_heads, cl = view.visible, length = view.length;
+  const Index heads = config_.n_heads, cl = view.visible, length = view.length;
   const Rows rows = rows_of(queries);
   Array query_coef = device_->floats(heads * rows.total);
   HeadShares shares{};
@@ -52,7 +53,7 @@ void CudaBackend::neuron_edges(const MlpView& view, MlpSide side, const MlpSums*
                                const Array& numerators, double weight, const Options& options,
                                NeuronEdges& out) {
   const LayerConfig& shape = config_.layer(view.layer);
-  const std::int64_t entries = shape.entries(), n = reader_entries(shape, side), cm = view.visible;
+  const Index entries = shape.entries(), n = reader_entries(shape, side), cm = view.visible;
   const Rows rows = rows_of(queries);
   const bool l2 = options.mlp == MlpRule::l2, linearized = options.mlp == MlpRule::linearized;
   Array coef;

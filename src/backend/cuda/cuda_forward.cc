@@ -9,6 +9,7 @@
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/weight_copy.h"
 #include "backend/rotary.h"
+#include "base/index.h"
 
 namespace unpack::backend::cuda {
 
@@ -74,19 +75,19 @@ float CudaBackend::head_scale(int layer) const { return config_.layer(layer).att
 // Memory
 // -------------------------------------------------------------------------------------------------
 
-void CudaBackend::upload(Array& to, std::int64_t offset, std::span<const double> from) {
+void CudaBackend::upload(Array& to, Index offset, std::span<const double> from) {
   const std::vector<float> single(from.begin(), from.end());
   device_->to_device(ptr(to) + offset, single.data(), single.size() * sizeof(float));
 }
 
-void CudaBackend::download(const Array& from, std::int64_t offset, std::span<double> to) {
+void CudaBackend::download(const Array& from, Index offset, std::span<double> to) {
   std::vector<float> single(to.size());
   device_->to_host(single.data(), ptr(from) + offset, single.size() * sizeof(float));
   std::copy(single.begin(), single.end(), to.begin());
 }
 
-void CudaBackend::copy(const Array& from, std::int64_t from_offset, Array& to,
-                       std::int64_t to_offset, std::int64_t size) {
+void CudaBackend::copy(const Array& from, Index from_offset, Array& to, Index to_offset,
+                       Index size) {
   device_->copy(ptr(to) + to_offset, ptr(from) + from_offset, size * sizeof(float));
 }
 
@@ -104,11 +105,11 @@ std::shared_ptr<const void> CudaBackend::host(const Array& from) {
 // -------------------------------------------------------------------------------------------------
 
 // Whether stored halves need not be widened for so few rows.
-bool CudaBackend::few_rows(const DeviceMatrix& w, std::int64_t m) const {
+bool CudaBackend::few_rows(const DeviceMatrix& w, Index m) const {
   return m <= few_rows_ && (w.type == kBf16 || w.type == kF16) && w.in % 8 == 0 && w.out % 8 == 0;
 }
 
-void CudaBackend::multiply_few(const DeviceMatrix& w, bool turned, const float* a, std::int64_t m,
+void CudaBackend::multiply_few(const DeviceMatrix& w, bool turned, const float* a, Index m,
                                float* c) {
   UnpackFewRows call{};
   call.transposed = w.turned != turned ? 1 : 0;
@@ -128,27 +129,26 @@ void CudaBackend::multiply_few(const DeviceMatrix& w, bool turned, const float* 
   device_->few_rows(call);
 }
 
-void CudaBackend::multiply(const DeviceMatrix& w, const float* a, std::int64_t m, float* c) {
+void CudaBackend::multiply(const DeviceMatrix& w, const float* a, Index m, float* c) {
   if (few_rows(w, m)) return multiply_few(w, false, a, m, c);
   const Operand x = operand(w);
   device_->gemm(
       {x.turned ? 1 : 0, 0, m, x.out, x.in, a, x.in, 0, x.data, x.ld(), 0, c, x.out, 0, 1});
 }
 
-void CudaBackend::multiply_turned(const DeviceMatrix& w, const float* a, std::int64_t m, float* c) {
+void CudaBackend::multiply_turned(const DeviceMatrix& w, const float* a, Index m, float* c) {
   if (few_rows(w, m)) return multiply_few(w, true, a, m, c);
   const Operand x = operand(w);
   device_->gemm(
       {x.turned ? 0 : 1, 0, m, x.in, x.out, a, x.out, 0, x.data, x.ld(), 0, c, x.in, 0, 1});
 }
 
-void CudaBackend::heads_to_model(const Operand& w, int heads, const float* a, std::int64_t m,
-                                 float* c) {
+void CudaBackend::heads_to_model(const Operand& w, int heads, const float* a, Index m, float* c) {
   // Heads of one group share their columns: the r-th head of every group at once.
-  const std::int64_t e = config_.d_head, d = w.in;
-  const std::int64_t groups = w.out / e;
-  const std::int64_t group = heads / groups;
-  for (std::int64_t r = 0; r < group; ++r) {
+  const Index e = config_.d_head, d = w.in;
+  const Index groups = w.out / e;
+  const Index group = heads / groups;
+  for (Index r = 0; r < group; ++r) {
     device_->gemm({w.turned ? 0 : 1, 0, m, d, e, a + r * e, heads * e, group * e, w.data, w.ld(),
                    w.column(e) - w.data, c + r * d, heads * d, group * d, groups});
   }
@@ -284,7 +284,7 @@ std::vector<double> CudaBackend::vocabulary_sum() {
   return sum;
 }
 
-Rotary CudaBackend::rotary(int index, std::int64_t positions, int context) {
+Rotary CudaBackend::rotary(int index, Index positions, int context) {
   const auto table = Backend::rotary(index, positions, context);
   if (!table) return {nullptr, nullptr, 0};
   return {ptr(table->cos), ptr(table->sin), table->rope.dims / 2};
@@ -304,8 +304,8 @@ Backend::Peaks CudaBackend::measure_peaks() {
     return best;
   };
   const bool emulated = name_ != "cuda";
-  const std::int64_t n = emulated ? 256 : 8192;
-  const std::int64_t floats = emulated ? std::int64_t{1} << 20 : std::int64_t{1} << 29;
+  const Index n = emulated ? 256 : 8192;
+  const Index floats = emulated ? Index{1} << 20 : Index{1} << 29;
   std::vector<float> noise(n * n);
   std::uint64_t state = 1;
   for (float& x : noise) {

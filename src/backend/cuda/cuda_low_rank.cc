@@ -6,6 +6,7 @@
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/low_rank_rule.h"
 #include "backend/score_plan.h"
+#include "base/index.h"
 
 namespace unpack::backend::cuda {
 
@@ -23,8 +24,8 @@ std::vector<int> plain_writers(const Writers& writers, int visible) {
 }  // namespace
 
 // Of a model whose layers go up as they are needed every layer would go up for every other one.
-bool CudaBackend::low_rank(const DeviceMatrix& w, std::int64_t length) {
-  const std::int64_t rows = static_cast<std::int64_t>(config_.n_heads) * config_.d_head;
+bool CudaBackend::low_rank(const DeviceMatrix& w, Index length) {
+  const Index rows = static_cast<Index>(config_.n_heads) * config_.d_head;
   if (on_device_.streams() || !heads_write_products(config_)) return false;
   return split_.pays(w, rows) && low_rank_is_cheaper(config_, length, split_.gain(w));
 }
@@ -47,14 +48,13 @@ Array CudaBackend::head_product(int source, const SplitProducts::Weights& w) {
   return made;
 }
 
-SplitProducts::HeadWeights CudaBackend::by_head(const Array& product, std::int64_t columns,
+SplitProducts::HeadWeights CudaBackend::by_head(const Array& product, Index columns,
                                                 SplitProducts::Kind kind) {
   return split_.head_weights(product, config_.n_heads, config_.d_head, columns, kind);
 }
 
 // [count, plain, D], centred.
-Array CudaBackend::make_plain(const WriterParts& parts, std::int64_t first, std::int64_t count,
-                              std::int64_t plain) {
+Array CudaBackend::make_plain(const WriterParts& parts, Index first, Index count, Index plain) {
   const int width = plain, length = count;
   Array out = device_->floats(count * plain * config_.d_model);
   int at = 0;
@@ -70,9 +70,9 @@ Array CudaBackend::make_plain(const WriterParts& parts, std::int64_t first, std:
 
 template <typename ViewOf>
 void CudaBackend::multiply_plain(const ViewOf& view, const std::vector<int>& plain,
-                                 const int* listed, std::int64_t first, std::int64_t count,
+                                 const int* listed, Index first, Index count,
                                  const SplitProducts::Weights& w, float* c) {
-  const std::int64_t d = config_.d_model, p = plain.size(), stride = view.n_writers * d;
+  const Index d = config_.d_model, p = plain.size(), stride = view.n_writers * d;
   if (view.parts == nullptr)
     return split_.multiply(
         {ptr(*view.writers) + first * stride, d, listed, d, count * p, true, p, stride}, w, c);
@@ -82,38 +82,37 @@ void CudaBackend::multiply_plain(const ViewOf& view, const std::vector<int>& pla
 
 MlpSums CudaBackend::low_rank_neurons(const MlpView& view, MlpSide side,
                                       const DeviceMatrix& matrix) {
-  const std::int64_t d = config_.d_model, n = matrix.out, cl = view.visible, length = view.length,
-                     heads = config_.n_heads, width = heads * config_.d_head;
+  const Index d = config_.d_model, n = matrix.out, cl = view.visible, length = view.length,
+              heads = config_.n_heads, width = heads * config_.d_head;
   const std::vector<int> plain = plain_writers(writers_, view.visible);
   const auto columns = device_->upload(std::span<const int>(plain));
-  const auto p = static_cast<std::int64_t>(plain.size()), most = std::max(p, heads);
+  const auto p = static_cast<Index>(plain.size()), most = std::max(p, heads);
   MlpSums sums;
   sums.sum = device_->floats(length * n);
   sums.abs = device_->floats(length * n);
   sums.l2 = device_->floats(length * cl);
-  const std::int64_t at_once = positions_at_once(length, most * n + 2 * std::max(d, width));
+  const Index at_once = positions_at_once(length, most * n + 2 * std::max(d, width));
   Array tile = device_->floats(at_once * most * n);
   const SplitProducts::Weights weights = split_.weights(matrix);
   // What `make` puts into tiles [positions, writers, N].
-  const auto each_tile = [&](std::int64_t writers, std::int64_t first, const int* listed,
-                             const auto& make) {
-    for (std::int64_t q0 = 0; q0 < length; q0 += at_once) {
-      const std::int64_t nq = std::min(at_once, length - q0);
+  const auto each_tile = [&](Index writers, Index first, const int* listed, const auto& make) {
+    for (Index q0 = 0; q0 < length; q0 += at_once) {
+      const Index nq = std::min(at_once, length - q0);
       const NeuronRows rows{q0, nullptr, nullptr};
       make(q0, nq);
       sum_neurons({ptr(tile), nq, writers, n, rows, cl, first, listed, listed == nullptr},
                   *view.dev, nullptr, ptr(sums.abs), ptr(sums.l2));
     }
   };
-  each_tile(p, 0, columns.get(), [&](std::int64_t q0, std::int64_t nq) {
+  each_tile(p, 0, columns.get(), [&](Index q0, Index nq) {
     multiply_plain(view, plain, columns.get(), q0, nq, weights, ptr(tile));
   });
   for (int source = 0; source < source_layers(writers_, view.visible); ++source) {
     // Sums of sizes over neurons' writers: as exact as those of other writers.
     const SplitProducts::HeadWeights made = by_head(head_product(source, weights), n, weights.kind);
     const float* z = ptr(*view.z[source]);
-    const std::int64_t first = writers_.first_of_layer(source);
-    each_tile(heads, first, nullptr, [&](std::int64_t q0, std::int64_t nq) {
+    const Index first = writers_.first_of_layer(source);
+    each_tile(heads, first, nullptr, [&](Index q0, Index nq) {
       split_.multiply_heads(z + q0 * width, nq, made, ptr(tile), heads * n);
     });
   }
@@ -122,24 +121,24 @@ MlpSums CudaBackend::low_rank_neurons(const MlpView& view, MlpSide side,
 }
 
 // out[positions, Cl, width]
-void CudaBackend::low_rank_project(const AttentionView& view, const Projection& way,
-                                   std::int64_t first, std::int64_t positions, Array& out) {
-  const std::int64_t d = config_.d_model, n = way.width, cl = view.visible, heads = config_.n_heads,
-                     each = heads * config_.d_head;
+void CudaBackend::low_rank_project(const AttentionView& view, const Projection& way, Index first,
+                                   Index positions, Array& out) {
+  const Index d = config_.d_model, n = way.width, cl = view.visible, heads = config_.n_heads,
+              each = heads * config_.d_head;
   const std::vector<int> plain = plain_writers(writers_, view.visible);
   const auto columns = device_->upload(std::span<const int>(plain));
-  const std::int64_t p = plain.size();
-  const std::int64_t at_once = positions_at_once(positions, p * (n + 2 * d));
+  const Index p = plain.size();
+  const Index at_once = positions_at_once(positions, p * (n + 2 * d));
   Array made = device_->floats(at_once * p * n);
-  for (std::int64_t done = 0; done < positions; done += at_once) {
-    const std::int64_t rows = std::min(at_once, positions - done) * p;
+  for (Index done = 0; done < positions; done += at_once) {
+    const Index rows = std::min(at_once, positions - done) * p;
     multiply_plain(view, plain, columns.get(), first + done, rows / p, way.parts, ptr(made));
     device_->launch(PlaceRows{ptr(made), columns.get(), ptr(out) + done * cl * n, p, cl, n},
                     rows * n);
   }
   for (int source = 0; source < source_layers(writers_, view.visible); ++source) {
     const std::size_t at = source;
-    const std::int64_t to = writers_.first_of_layer(source);
+    const Index to = writers_.first_of_layer(source);
     split_.multiply_heads(
         ptr(*view.z[at]) + first * each, positions,
         by_head(way.heads.empty() ? head_product(source, way.parts) : way.heads[at], n,

@@ -5,6 +5,7 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/expert_rows.h"
+#include "base/index.h"
 
 namespace unpack::backend::cuda {
 
@@ -37,7 +38,7 @@ void CudaBackend::multiply_experts_turned(int layer, const Spread& spread, model
 // position does.
 class CudaBackend::WriterProduct {
  public:
-  WriterProduct(CudaBackend& backend, const DeviceMatrix& matrix, bool split, std::int64_t rows)
+  WriterProduct(CudaBackend& backend, const DeviceMatrix& matrix, bool split, Index rows)
       : backend_(backend), split_(split) {
     if (split) {
       weights_ = backend.split_.weights(matrix);
@@ -49,7 +50,7 @@ class CudaBackend::WriterProduct {
   void make(const SplitProducts::Runs& runs, float* out) const {
     if (split_) return backend_.split_.multiply(runs, weights_, out);
     Device& device = *backend_.device_;
-    const std::int64_t d = whole_.in, cl = runs.run / d;
+    const Index d = whole_.in, cl = runs.run / d;
     if (runs.rows != nullptr) {
       device.launch(TakeRows{runs.from, runs.rows, ptr(packed_), runs.run, runs.stride},
                     runs.count * runs.run);
@@ -69,10 +70,9 @@ class CudaBackend::WriterProduct {
   Array packed_;
 };
 
-std::int64_t CudaBackend::positions_at_once(std::int64_t positions,
-                                            std::int64_t floats_each) const {
-  const std::int64_t fit = std::clamp<std::int64_t>(tile_bytes_ / (floats_each * 4), 1, positions);
-  const std::int64_t tiles = (positions + fit - 1) / fit;
+Index CudaBackend::positions_at_once(Index positions, Index floats_each) const {
+  const Index fit = std::clamp<Index>(tile_bytes_ / (floats_each * 4), 1, positions);
+  const Index tiles = (positions + fit - 1) / fit;
   return (positions + tiles - 1) / tiles;
 }
 
@@ -92,18 +92,18 @@ MlpSums CudaBackend::mlp_sums(const MlpView& view, MlpSide side, Scores scores) 
   const auto layer = on_device_.layer(view.layer);
   const DeviceMatrix& matrix = layer->matrix(matrix_of(side));
   if (low_rank(matrix, view.length)) return low_rank_neurons(view, side, matrix);
-  const std::int64_t d = config_.d_model, n = config_.layer(view.layer).n_neurons,
-                     cl = view.visible, length = view.length;
+  const Index d = config_.d_model, n = config_.layer(view.layer).n_neurons, cl = view.visible,
+              length = view.length;
   MlpSums sums;
   sums.sum = device_->floats(length * n);
   sums.abs = device_->floats(length * n);
   sums.l2 = device_->floats(length * cl);
-  const std::int64_t at_once = positions_at_once(length, cl * (n + 2 * d));
+  const Index at_once = positions_at_once(length, cl * (n + 2 * d));
   const bool split = split_.pays(matrix, at_once * cl), reads = split_.large(matrix, at_once * cl);
   const WriterProduct product(*this, matrix, split, at_once * cl);
   Array tile = device_->floats(at_once * cl * n);
-  for (std::int64_t q0 = 0; q0 < length; q0 += at_once) {
-    const std::int64_t nq = std::min(at_once, length - q0);
+  for (Index q0 = 0; q0 < length; q0 += at_once) {
+    const Index nq = std::min(at_once, length - q0);
     const NeuronRows rows{q0, nullptr, nullptr};
     with_writers(view, q0, nq, [&](Index begin, Index some, Any* writers, Index n_writers) {
       product.make({floats_at(writers), n_writers * d, nullptr, cl * d, some},
@@ -119,7 +119,7 @@ MlpSums CudaBackend::mlp_sums(const MlpView& view, MlpSide side, Scores scores) 
 // Centring is linear: the sum is centred once. Of a layer whose MLP is not among the visible ones
 // the heads may be.
 Array CudaBackend::summed_parts(const WriterParts& parts, int visible, int length) {
-  const std::int64_t d = config_.d_model, size = std::int64_t{length} * d;
+  const Index d = config_.d_model, size = Index{length} * d;
   Array out = device_->zeros(size);
   int at = writers_.terminals();
   add(*parts.emb, out, size);
@@ -138,7 +138,7 @@ Array CudaBackend::summed_parts(const WriterParts& parts, int visible, int lengt
 }
 
 Array CudaBackend::summed_writers(const Array& writers, int n_writers, int visible, int length) {
-  const std::int64_t d = config_.d_model;
+  const Index d = config_.d_model;
   Array out = device_->floats(length * d);
   device_->launch(SumWriters{ptr(writers), n_writers, visible, d, ptr(out)}, length * d);
   return out;
@@ -147,7 +147,7 @@ Array CudaBackend::summed_writers(const Array& writers, int n_writers, int visib
 // What all writers together give a neuron: [S, N], or of the spread experts [slots, N].
 void CudaBackend::neuron_read(const MlpView& view, MlpSide side, const Spread* spread, Array& sum) {
   const Array all = summed_writers(view);
-  const std::int64_t d = config_.d_model, n = config_.layer(view.layer).n_neurons;
+  const Index d = config_.d_model, n = config_.layer(view.layer).n_neurons;
   const model::Role role = matrix_of(side);
   if (spread == nullptr) {
     multiply(on_device_.layer(view.layer)->matrix(role), ptr(all), view.length, ptr(sum));
@@ -163,15 +163,15 @@ void CudaBackend::neuron_read(const MlpView& view, MlpSide side, const Spread* s
 
 // Every expert reads the positions that use it.
 MlpSums CudaBackend::expert_sums(const MlpView& view, MlpSide side) {
-  const std::int64_t d = config_.d_model, n = config_.layer(view.layer).n_neurons,
-                     cl = view.visible, length = view.length, stride = view.n_writers * d;
+  const Index d = config_.d_model, n = config_.layer(view.layer).n_neurons, cl = view.visible,
+              length = view.length, stride = view.n_writers * d;
   const Spread s = spread(*view.routing, length);
   MlpSums sums;
   sums.sum = device_->floats(s.total * n);
   sums.abs = device_->floats(s.total * n);
   sums.l2 = device_->floats(length * cl);
   Array norms = device_->floats(s.total * cl);
-  const std::int64_t at_once = positions_at_once(length, cl * (n + 2 * d));
+  const Index at_once = positions_at_once(length, cl * (n + 2 * d));
   Array tile = device_->floats(at_once * cl * n);
   bool reads = false;
   for (const Spread::Part& part : s.parts) {
@@ -198,18 +198,18 @@ MlpSums CudaBackend::expert_sums(const MlpView& view, MlpSide side) {
 MlpSums CudaBackend::router_sums(const MlpView& view, Scores scores) {
   const auto layer = on_device_.layer(view.layer);
   const Operand w = operand(layer->matrix(model::Role::w_r));
-  const std::int64_t d = config_.d_model, experts = w.out, cl = view.visible, length = view.length,
-                     stride = view.n_writers * d;
+  const Index d = config_.d_model, experts = w.out, cl = view.visible, length = view.length,
+              stride = view.n_writers * d;
   const Spread s = spread(*view.routing, length);
   MlpSums sums;
   sums.sum = device_->floats(s.total);
   sums.abs = device_->floats(s.total);
   sums.l2 = device_->floats(length * cl);
-  const std::int64_t at_once = positions_at_once(length, cl * (experts + s.k));
+  const Index at_once = positions_at_once(length, cl * (experts + s.k));
   Array tile = device_->floats(at_once * cl * experts),
         picked = device_->floats(at_once * cl * s.k);
-  for (std::int64_t q0 = 0; q0 < length; q0 += at_once) {
-    const std::int64_t nq = std::min(at_once, length - q0);
+  for (Index q0 = 0; q0 < length; q0 += at_once) {
+    const Index nq = std::min(at_once, length - q0);
     const NeuronRows rows{q0, nullptr, nullptr};
     device_->gemm({w.turned ? 1 : 0, 0, cl, experts, d, ptr(*view.writers) + q0 * stride, d, stride,
                    w.data, w.ld(), 0, ptr(tile), experts, cl * experts, nq});
@@ -225,19 +225,17 @@ MlpSums CudaBackend::router_sums(const MlpView& view, Scores scores) {
 void CudaBackend::mlp_scores(const MlpView& view, MlpSide side, Scores scores, int query,
                              Array& out) {
   const auto layer = on_device_.layer(view.layer);
-  const std::int64_t d = config_.d_model, n = config_.layer(view.layer).n_neurons,
-                     cl = view.visible;
+  const Index d = config_.d_model, n = config_.layer(view.layer).n_neurons, cl = view.visible;
   Array made;
   if (view.parts != nullptr) made = make_writers(*view.parts, query, 1, 0, view.visible);
-  const float* writers =
-      view.parts != nullptr
-          ? ptr(made)
-          : ptr(*view.writers) + static_cast<std::int64_t>(query) * view.n_writers * d;
-  std::int64_t width = n;
+  const float* writers = view.parts != nullptr
+                             ? ptr(made)
+                             : ptr(*view.writers) + static_cast<Index>(query) * view.n_writers * d;
+  Index width = n;
   if (view.routing == nullptr) {
     multiply(layer->matrix(matrix_of(side)), writers, cl, ptr(out));
   } else if (side == MlpSide::router) {
-    const std::int64_t position = query;
+    const Index position = query;
     const Spread s = spread(*view.routing, std::span(&position, 1));
     const DeviceMatrix& router = layer->matrix(model::Role::w_r);
     width = s.k;

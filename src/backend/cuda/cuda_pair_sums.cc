@@ -3,6 +3,7 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/tile_rule.h"
+#include "base/index.h"
 
 namespace unpack::backend::cuda {
 
@@ -16,7 +17,7 @@ void CudaBackend::pair_sums(Side side, const AttentionView& view, const ReachUni
   const auto layer = reader(side, view.layer);
   const Projection way = projection(side, view, *layer);
   const bool key = side == Side::key;
-  const std::int64_t length = view.length;
+  const Index length = view.length;
   UnpackPairSums call{};
   call.keys = key ? 1 : 0;
   call.rows = ptr(key ? *view.q : *view.k);
@@ -39,10 +40,9 @@ void CudaBackend::pair_sums(Side side, const AttentionView& view, const ReachUni
   const Array row_unit = split_.unit_of_rows(ptr(rows), rows.size());
   call.row_unit = ptr(row_unit);
   // Products of weights for keys are made for all positions at once.
-  const std::int64_t fit = kProjectedTiles * tile_bytes_ / (call.visible * way.width * 4);
-  const std::int64_t at_once = key && way.low_rank && view.parts == nullptr
-                                   ? length
-                                   : std::clamp<std::int64_t>(fit, 1, length);
+  const Index fit = kProjectedTiles * tile_bytes_ / (call.visible * way.width * 4);
+  const Index at_once =
+      key && way.low_rank && view.parts == nullptr ? length : std::clamp<Index>(fit, 1, length);
   for (call.first = 0; call.first < length; call.first += at_once) {
     call.count = std::min(at_once, length - call.first);
     const Array columns = project(side, view, *layer, way, call.first, call.count);
@@ -53,20 +53,20 @@ void CudaBackend::pair_sums(Side side, const AttentionView& view, const ReachUni
   }
 }
 
-void CudaBackend::pair_dots(const float* a, const float* b, std::int64_t length, PairDots way) {
-  constexpr std::int64_t kQueries = 256;  // more compute more pairs s > q for nothing
-  const std::int64_t heads = config_.n_heads, groups = config_.n_kv_heads,
-                     group = config_.group_size(), e = config_.d_head;
-  const std::int64_t fit = tile_bytes_ / (heads * length * 4),
-                     at_once = std::clamp<std::int64_t>(fit, 1, std::min(length, kQueries));
+void CudaBackend::pair_dots(const float* a, const float* b, Index length, PairDots way) {
+  constexpr Index kQueries = 256;  // more compute more pairs s > q for nothing
+  const Index heads = config_.n_heads, groups = config_.n_kv_heads, group = config_.group_size(),
+              e = config_.d_head;
+  const Index fit = tile_bytes_ / (heads * length * 4),
+              at_once = std::clamp<Index>(fit, 1, std::min(length, kQueries));
   Array dots = device_->floats(heads * at_once * length);
   way.dots = ptr(dots);
   way.pairs = tri(length);
   for (way.q0 = 0; way.q0 < length; way.q0 += at_once) {
     way.nq = std::min(at_once, length - way.q0);
     way.pitch = way.q0 + way.nq;
-    const std::int64_t each = way.nq * way.pitch;
-    for (std::int64_t r = 0; r < group; ++r)
+    const Index each = way.nq * way.pitch;
+    for (Index r = 0; r < group; ++r)
       device_->gemm({UNPACK_B_TRANSPOSED, 0, way.nq, way.pitch, e, a + (way.q0 * heads + r) * e,
                      heads * e, group * e, b, groups * e, e, ptr(dots) + r * each, way.pitch,
                      group * each, groups});
@@ -86,11 +86,11 @@ void CudaBackend::sum_values(const AttentionView& view, const Rows& rows, const 
 }
 
 // What the keys of a layer's heads lead to, [H, S, parts], from scores in a table or in tiles.
-void CudaBackend::key_reach(const Layer& layer, Scores scores, const Reach& reach,
-                            std::int64_t parts, double* mass, double* bound) {
+void CudaBackend::key_reach(const Layer& layer, Scores scores, const Reach& reach, Index parts,
+                            double* mass, double* bound) {
   const AttentionView& view = layer.attention;
-  const std::int64_t heads = config_.n_heads, length = view.length, pairs = tri(view.length),
-                     cl = view.visible, window = config_.layer(view.layer).window;
+  const Index heads = config_.n_heads, length = view.length, pairs = tri(view.length),
+              cl = view.visible, window = config_.layer(view.layer).window;
   const bool centered = scores == Scores::centered;
   KeyReach keys{};
   keys.key_coef = ptr(layer.heads.key_coef);

@@ -4,6 +4,7 @@
 #include "backend/fold_rule.h"
 #include "backend/mlp_readers.h"
 #include "backend/score_plan.h"
+#include "base/index.h"
 
 namespace unpack::backend::cuda {
 
@@ -43,7 +44,7 @@ std::vector<DevicePlan::Part> CudaBackend::plan(const Writers& writers, int toke
     return low;
   };
   const auto side = [&](Part& part, Side which, const DeviceMatrix& m, int visible) {
-    const bool split = split_.pays(m, static_cast<std::int64_t>(tokens) * visible);
+    const bool split = split_.pays(m, static_cast<Index>(tokens) * visible);
     bool on_chip = false;
     const double own = which == Side::key ? g : h, cl = visible;
     if (!by_layer && fold_is_cheaper(config_, tokens, split ? split_.gain(m) : 1.0)) {
@@ -81,8 +82,8 @@ std::vector<DevicePlan::Part> CudaBackend::plan(const Writers& writers, int toke
       const bool low = products(neurons, m, cm, !mixture, rows);
       neurons.byte += kFloat * 3 * rows * cm * m.out;
       neurons.way = low ? "heads through products of weights, " + parts(m)
-                    : split_.pays(m, static_cast<std::int64_t>(tokens) * cm) ? parts(m)
-                                                                             : "single precision";
+                    : split_.pays(m, static_cast<Index>(tokens) * cm) ? parts(m)
+                                                                      : "single precision";
     }
   }
   if (!by_layer) return {heads, keys, queries, values, neurons};

@@ -2,13 +2,14 @@
 #include <algorithm>
 
 #include "backend/cuda/cuda_backend.h"
+#include "base/index.h"
 
 namespace unpack::backend::cuda {
 
 namespace {
 
 // Sources at once: more compute more pairs s > q for nothing.
-constexpr std::int64_t kSourcesAtOnce = 64;
+constexpr Index kSourcesAtOnce = 64;
 // Values of every writer are kept for the search of paths while all layers' take less than this.
 constexpr double kKeptValues = 1LL << 30;
 
@@ -19,17 +20,13 @@ std::vector<T> fetched(Device& device, const void* from, std::size_t count) {
   return out;
 }
 
-std::int64_t branch_index(Branch branch) {
-  return branch == Branch::K ? 0 : branch == Branch::Q ? 1 : 2;
-}
+Index branch_index(Branch branch) { return branch == Branch::K ? 0 : branch == Branch::Q ? 1 : 2; }
 
 // Doubles on the device, all 0.
 class Doubles {
  public:
-  Doubles(Device& device, std::int64_t count)
-      : device_(device),
-        count_(count),
-        memory_(device.zeros(2 * std::max<std::int64_t>(count, 1))) {}
+  Doubles(Device& device, Index count)
+      : device_(device), count_(count), memory_(device.zeros(2 * std::max<Index>(count, 1))) {}
   double* get() const { return static_cast<double*>(memory_.raw()); }
   void to(std::vector<double>& out) const { out = fetched<double>(device_, get(), count_); }
 
@@ -45,9 +42,9 @@ ReadOps::HeadReads CudaBackend::head_reads(const AttentionView& view, const Atte
                                            const Options& options,
                                            std::span<const double> directions) {
   const auto layer = on_device_.layer(view.layer);
-  const std::int64_t heads = config_.n_heads, groups = config_.n_kv_heads, e = config_.d_head,
-                     group = config_.group_size(), d = config_.d_model, length = view.length,
-                     pairs = tri(length);
+  const Index heads = config_.n_heads, groups = config_.n_kv_heads, e = config_.d_head,
+              group = config_.group_size(), d = config_.d_model, length = view.length,
+              pairs = tri(length);
   const bool centered = options.scores == Scores::centered;
   HeadReads reads;
   const auto used =
@@ -114,9 +111,8 @@ ReadOps::HeadReads CudaBackend::head_reads(const AttentionView& view, const Atte
   return reads;
 }
 
-ReadOps::NeuronCredit CudaBackend::neuron_credit(const Array& own, std::int64_t rows,
-                                                 const Array* pre, const MlpSums* sums, double beta,
-                                                 double weight) {
+ReadOps::NeuronCredit CudaBackend::neuron_credit(const Array& own, Index rows, const Array* pre,
+                                                 const MlpSums* sums, double beta, double weight) {
   NeuronCredit out;
   out.coef = device_->floats(own.size());
   const Doubles all(*device_, rows * 3);
@@ -136,7 +132,7 @@ ReadOps::NeuronCredit CudaBackend::neuron_credit(const Array& own, std::int64_t 
 }
 
 Array CudaBackend::key_medians(const AttentionView& view, const AttentionSums& sums) {
-  const std::int64_t heads = config_.n_heads, cl = view.visible, length = view.length;
+  const Index heads = config_.n_heads, cl = view.visible, length = view.length;
   Array out = device_->floats(heads * length * cl);
   ColumnMedians medians{};
   medians.out = ptr(out);
@@ -151,7 +147,7 @@ Array CudaBackend::key_medians(const AttentionView& view, const AttentionSums& s
     return out;
   }
   score_tiles(Side::key, view, [&](const Tile& tile) {
-    const std::int64_t columns = tile.nq * tile.heads * cl;
+    const Index columns = tile.nq * tile.heads * cl;
     device_->launch(TileMoments{tile, nullptr, nullptr, length, 1}, columns);
     medians.tile = tile;
     device_->launch(medians, columns);
@@ -161,7 +157,7 @@ Array CudaBackend::key_medians(const AttentionView& view, const AttentionSums& s
 
 void CudaBackend::offset_fold(const AttentionView& view, const HeadReads& reads,
                               const Array& offsets, std::vector<double>& out) {
-  Array sums = device_->zeros(std::int64_t{view.length} * view.visible);
+  Array sums = device_->zeros(Index{view.length} * view.visible);
   device_->launch(CenteredKeys{ptr(reads.key_coef), ptr(offsets), ptr(sums), view.length,
                                tri(view.length), config_.n_heads, view.visible},
                   sums.size());
@@ -174,9 +170,9 @@ void CudaBackend::offset_fold(const AttentionView& view, const HeadReads& reads,
 // ------------------------------------------------------------------------------------------------
 
 // Values of every writer at some positions, before the norm's deviation, [positions, Cl, G, E].
-Array CudaBackend::writer_values(const AttentionView& view, const Operand& w, std::int64_t first,
-                                 std::int64_t positions) {
-  const std::int64_t d = config_.d_model, cl = view.visible, stride = view.n_writers * d;
+Array CudaBackend::writer_values(const AttentionView& view, const Operand& w, Index first,
+                                 Index positions) {
+  const Index d = config_.d_model, cl = view.visible, stride = view.n_writers * d;
   Array out = device_->floats(positions * cl * w.out);
   device_->gemm({w.turned ? 1 : 0, 0, cl, w.out, d, ptr(*view.writers) + first * stride, d, stride,
                  w.data, w.ld(), 0, ptr(out), w.out, cl * w.out, positions});
@@ -185,15 +181,15 @@ Array CudaBackend::writer_values(const AttentionView& view, const Operand& w, st
 
 void CudaBackend::keep_for_edges(const AttentionView& view, HeadReads& reads) {
   const auto layer = on_device_.layer(view.layer);
-  const std::int64_t heads = config_.n_heads, e = config_.d_head, d = config_.d_model,
-                     cl = view.visible, length = view.length, stride = view.n_writers * d;
+  const Index heads = config_.n_heads, e = config_.d_head, d = config_.d_model, cl = view.visible,
+              length = view.length, stride = view.n_writers * d;
   const Operand w = operand(layer->matrix(model::Role::w_q));
   reads.values = {};
   reads.query_edges = device_->floats(length * heads * cl);
-  const std::int64_t at_once = positions_at_once(length, heads * d);
+  const Index at_once = positions_at_once(length, heads * d);
   Array vectors = device_->floats(at_once * heads * d);
-  for (std::int64_t q0 = 0; q0 < length; q0 += at_once) {
-    const std::int64_t n = std::min(at_once, length - q0);
+  for (Index q0 = 0; q0 < length; q0 += at_once) {
+    const Index n = std::min(at_once, length - q0);
     heads_to_model(w, config_.n_heads, ptr(reads.query) + q0 * heads * e, n, ptr(vectors));
     device_->gemm({1, 0, heads, cl, d, ptr(vectors), d, heads * d, ptr(*view.writers) + q0 * stride,
                    d, stride, ptr(reads.query_edges) + q0 * heads * cl, cl, heads * cl, n});
@@ -206,8 +202,8 @@ void CudaBackend::keep_for_edges(const AttentionView& view, HeadReads& reads) {
 
 void CudaBackend::edge_rows(const AttentionView& view, const HeadReads& reads,
                             const KeyOffsets& offsets, const EdgeUse& use) {
-  const std::int64_t heads = config_.n_heads, groups = config_.n_kv_heads, e = config_.d_head,
-                     cl = view.visible, pitch = (cl + 3) / 4 * 4, end = reads.last + 1;
+  const Index heads = config_.n_heads, groups = config_.n_kv_heads, e = config_.d_head,
+              cl = view.visible, pitch = (cl + 3) / 4 * 4, end = reads.last + 1;
   if (end == 0) return;
   // Only where it is needed: a layer may have to go up for it.
   std::shared_ptr<const DeviceRoles> layer;
@@ -238,13 +234,13 @@ void CudaBackend::edge_rows(const AttentionView& view, const HeadReads& reads,
   } else {
     keys.offset = maybe(offsets.raw);
   }
-  const std::int64_t at_once = std::clamp<std::int64_t>(tile_bytes_ / (4 * heads * pitch * end), 1,
-                                                        std::min(end, kSourcesAtOnce));
+  const Index at_once =
+      std::clamp<Index>(tile_bytes_ / (4 * heads * pitch * end), 1, std::min(end, kSourcesAtOnce));
   Array tile = device_->floats(at_once * end * heads * pitch);
   const auto products = [&](Branch branch, EdgeRows& part, const Array& from,
                             const float* projected) {
     part.tile = ptr(tile);
-    for (std::int64_t h = 0; h < heads; ++h) {
+    for (Index h = 0; h < heads; ++h) {
       device_->gemm({1, 0, part.nq, cl, e, ptr(from) + (part.q0 * heads + h) * e, heads * e, 0,
                      projected + h / config_.group_size() * e, groups * e, cl * groups * e,
                      ptr(tile) + h * pitch, heads * pitch, part.nq * heads * pitch, part.ns});
@@ -256,7 +252,7 @@ void CudaBackend::edge_rows(const AttentionView& view, const HeadReads& reads,
     way = projection(Side::key, view, *layer);
     way.low_rank = false;  // whose products of weights would be made again for every block
   }
-  for (std::int64_t s0 = 0; s0 < end; s0 += at_once) {
+  for (Index s0 = 0; s0 < end; s0 += at_once) {
     for (EdgeRows* part : {&keys, &values}) {
       part->s0 = part->q0 = s0;
       part->ns = std::min(at_once, end - s0);
@@ -276,7 +272,7 @@ void CudaBackend::edge_rows(const AttentionView& view, const HeadReads& reads,
 
 ReadOps::EdgesFrom CudaBackend::edges_from(const AttentionView& view, const HeadReads& reads,
                                            const KeyOffsets& offsets, int head, int query) {
-  const std::int64_t size = std::int64_t{view.length} * view.visible;
+  const Index size = Index{view.length} * view.visible;
   Array out = device_->zeros(3 * size);
   edge_rows(view, reads, offsets, [&](Branch branch, const EdgeRows& rows) {
     device_->launch(cuda::EdgesFrom{rows, head, query, ptr(out) + branch_index(branch) * size},
@@ -295,8 +291,8 @@ ReadOps::EdgesFrom CudaBackend::edges_from(const AttentionView& view, const Head
 
 std::vector<ReadOps::EdgesInto> CudaBackend::edges_into(std::span<const LayerReads> layers,
                                                         int writer, int source) {
-  const std::int64_t heads = config_.n_heads, groups = config_.n_kv_heads, e = config_.d_head,
-                     d = config_.d_model;
+  const Index heads = config_.n_heads, groups = config_.n_kv_heads, e = config_.d_head,
+              d = config_.d_model;
   std::vector<EdgesInto> out(layers.size());
   std::vector<std::size_t> begin;
   std::size_t total = 0;
@@ -314,7 +310,7 @@ std::vector<ReadOps::EdgesInto> CudaBackend::edges_into(std::span<const LayerRea
     if (offsets->scores.empty() || reads->values.empty()) layer = on_device_.layer(view.layer);
     // One writer at one position, as project and writer_values see several.
     AttentionView one = view;
-    Array vector = slice(*view.writers, (std::int64_t{source} * view.n_writers + writer) * d, d);
+    Array vector = slice(*view.writers, (Index{source} * view.n_writers + writer) * d, d);
     one.writers = &vector;
     one.visible = one.n_writers = 1;
     Array key, value;
@@ -334,9 +330,9 @@ std::vector<ReadOps::EdgesInto> CudaBackend::edges_into(std::span<const LayerRea
     in.key_coef = ptr(reads->key_coef);
     in.offset = maybe(key.empty() ? offsets->kept : offsets->raw);
     in.directions = ptr(reads->value);
-    in.value = value.empty() ? ptr(reads->values) +
-                                   (std::int64_t{source} * view.visible + writer) * groups * e
-                             : ptr(value);
+    in.value = value.empty()
+                   ? ptr(reads->values) + (Index{source} * view.visible + writer) * groups * e
+                   : ptr(value);
     in.pattern = ptr(*view.pattern);
     in.query_edges = ptr(reads->query_edges);
     in.dev = ptr(*view.dev);
@@ -367,9 +363,9 @@ std::vector<ReadOps::EdgesInto> CudaBackend::edges_into(std::span<const LayerRea
 
 bool CudaBackend::pass_ways(const AttentionView& view, const HeadReads& reads,
                             const KeyOffsets& offsets, const WaysAbove& above, WaysBelow& below) {
-  const std::int64_t cl = view.visible, length = view.length, heads = config_.n_heads,
-                     branch_size = above.slots * heads * length, kinds = 1 + 2 * above.slots,
-                     ends = above.terminals;
+  const Index cl = view.visible, length = view.length, heads = config_.n_heads,
+              branch_size = above.slots * heads * length, kinds = 1 + 2 * above.slots,
+              ends = above.terminals;
   std::vector<double> given = above.bound;
   given.insert(given.end(), above.mass.begin(), above.mass.end());
   const auto bound = device_->upload(std::span<const double>(given));
@@ -378,10 +374,10 @@ bool CudaBackend::pass_ways(const AttentionView& view, const HeadReads& reads,
   double* ended = all.get() + kinds * length * cl;
   edge_rows(view, reads, offsets, [&](Branch branch, const EdgeRows& rows) {
     // As many sources at a time as there is room for the heads' parts.
-    const std::int64_t each = heads * (kinds * cl + 4 * ends) * 2;
-    const std::int64_t at_once = positions_at_once(rows.ns, each);
+    const Index each = heads * (kinds * cl + 4 * ends) * 2;
+    const Index at_once = positions_at_once(rows.ns, each);
     const Doubles parts(*device_, at_once * each / 2);
-    for (std::int64_t done = 0; done < rows.ns; done += at_once) {
+    for (Index done = 0; done < rows.ns; done += at_once) {
       const EdgeRows part = rows.sources(done, std::min(at_once, rows.ns - done));
       double* end_parts = parts.get() + kinds * part.ns * heads * cl;
       device_->launch(HeadWays{part,
@@ -401,15 +397,15 @@ bool CudaBackend::pass_ways(const AttentionView& view, const HeadReads& reads,
   });
   std::vector<double> out;
   all.to(out);
-  const auto take = [&](std::int64_t from, std::int64_t count, std::vector<double>& to) {
+  const auto take = [&](Index from, Index count, std::vector<double>& to) {
     to.insert(to.end(), out.begin() + from, out.begin() + from + count);
   };
   take(0, length * cl, below.sum);
-  for (std::int64_t slot = 0; slot < above.slots; ++slot) {
+  for (Index slot = 0; slot < above.slots; ++slot) {
     take((1 + 2 * slot) * length * cl, length * cl, below.bound);
     take((2 + 2 * slot) * length * cl, length * cl, below.mass);
   }
-  for (std::int64_t sign = 0; sign < 2; ++sign) {
+  for (Index sign = 0; sign < 2; ++sign) {
     take(kinds * length * cl + 2 * sign * length * ends, length * ends, below.end_bound);
     take(kinds * length * cl + (2 * sign + 1) * length * ends, length * ends, below.end_mass);
   }
@@ -420,7 +416,7 @@ bool CudaBackend::edge_masses(const AttentionView& view, const HeadReads& reads,
                               const KeyOffsets& offsets, std::span<const double> below,
                               std::vector<double>& out) {
   const auto given = device_->upload(below);
-  const Doubles sums(*device_, std::int64_t{config_.n_heads} * view.length);
+  const Doubles sums(*device_, Index{config_.n_heads} * view.length);
   edge_rows(view, reads, offsets, [&](Branch, const EdgeRows& rows) {
     device_->launch(EdgeMasses{rows, given.get(), view.n_writers, sums.get()},
                     rows.heads * (rows.own ? rows.ns : rows.nq));
@@ -431,7 +427,7 @@ bool CudaBackend::edge_masses(const AttentionView& view, const HeadReads& reads,
 
 bool CudaBackend::edge_totals(const AttentionView& view, const HeadReads& reads,
                               const KeyOffsets& offsets, bool positions, std::vector<double>& out) {
-  const std::int64_t size = std::int64_t{config_.n_heads} * view.visible;
+  const Index size = Index{config_.n_heads} * view.visible;
   const Doubles sums(*device_, (positions ? view.length : 1) * 3 * size);
   edge_rows(view, reads, offsets, [&](Branch branch, const EdgeRows& rows) {
     double* to = sums.get() + branch_index(branch) * size;
@@ -439,9 +435,9 @@ bool CudaBackend::edge_totals(const AttentionView& view, const HeadReads& reads,
       device_->launch(EdgeTotals{rows, to + rows.s0 * 3 * size, 3 * size}, rows.ns * size);
       return;
     }
-    const std::int64_t at_once = positions_at_once(rows.ns, size * 2);
+    const Index at_once = positions_at_once(rows.ns, size * 2);
     const Doubles parts(*device_, at_once * size);
-    for (std::int64_t done = 0; done < rows.ns; done += at_once) {
+    for (Index done = 0; done < rows.ns; done += at_once) {
       const EdgeRows part = rows.sources(done, std::min(at_once, rows.ns - done));
       device_->launch(EdgeTotals{part, parts.get(), size}, part.ns * size);
       device_->launch(AddRows{parts.get(), to, part.ns, size}, size);

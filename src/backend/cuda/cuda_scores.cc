@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "backend/cuda/cuda_backend.h"
+#include "base/index.h"
 
 namespace unpack::backend::cuda {
 
@@ -14,8 +15,8 @@ void CudaBackend::pair_read(Side side, const AttentionView& view, Scores scores,
                             Array& sum) {
   const auto layer = on_device_.layer(view.layer);
   const bool key = side == Side::key;
-  const std::int64_t heads = config_.n_heads, groups = config_.n_kv_heads, e = config_.d_head,
-                     own = key ? groups : heads, length = view.length;
+  const Index heads = config_.n_heads, groups = config_.n_kv_heads, e = config_.d_head,
+              own = key ? groups : heads, length = view.length;
   Array read = device_->floats(length * own * e);
   multiply(layer->matrix(key ? model::Role::w_k : model::Role::w_q), ptr(all), length, ptr(read));
   finish_projected(side, view, *layer, 0, 1, length, read);
@@ -51,8 +52,8 @@ void CudaBackend::pair_read(Side side, const AttentionView& view, Scores scores,
 // key/value head.
 void CudaBackend::value_sums(const AttentionView& view, const DeviceRoles& layer,
                              AttentionSums& sums) {
-  const std::int64_t groups = config_.n_kv_heads, d = config_.d_model, cl = view.visible,
-                     length = view.length;
+  const Index groups = config_.n_kv_heads, d = config_.d_model, cl = view.visible,
+              length = view.length;
   sums.v_scores = device_->floats(groups * length * cl);
   sums.v_sum = device_->floats(groups * length);
   sums.v_abs = device_->floats(groups * length);
@@ -69,9 +70,9 @@ void CudaBackend::value_sums(const AttentionView& view, const DeviceRoles& layer
                   length * groups);
 }
 
-Array CudaBackend::of_pairs(const AttentionView& view, std::int64_t each) {
-  const std::int64_t window = config_.layer(view.layer).window,
-                     size = std::int64_t{config_.n_heads} * tri(view.length) * each;
+Array CudaBackend::of_pairs(const AttentionView& view, Index each) {
+  const Index window = config_.layer(view.layer).window,
+              size = Index{config_.n_heads} * tri(view.length) * each;
   // Tiles leave out what no query of theirs sees.
   return window > 0 && window < view.length ? device_->zeros(size) : device_->floats(size);
 }
@@ -79,8 +80,8 @@ Array CudaBackend::of_pairs(const AttentionView& view, std::int64_t each) {
 // Those of one side, but for what is read off the sum of all writers.
 void CudaBackend::sum_pairs(Side side, const AttentionView& view, Scores scores, bool keep_scores,
                             AttentionSums& sums) {
-  const std::int64_t pairs = tri(view.length), heads = config_.n_heads, length = view.length,
-                     cl = view.visible;
+  const Index pairs = tri(view.length), heads = config_.n_heads, length = view.length,
+              cl = view.visible;
   const bool centered = scores == Scores::centered, key = side == Side::key,
              reads = reads_sums(side, view);
   Array &sum = key ? sums.k_sum : sums.q_sum, &abs = key ? sums.k_abs : sums.q_abs;
@@ -130,7 +131,7 @@ AttentionSums CudaBackend::key_sums(const AttentionView& view, Scores scores) {
 }
 
 AttentionSums CudaBackend::key_moments(const AttentionView& view) {
-  const std::int64_t cl = view.visible, size = std::int64_t{config_.n_heads} * view.length * cl;
+  const Index cl = view.visible, size = Index{config_.n_heads} * view.length * cl;
   AttentionSums sums;
   sums.k_std = device_->floats(size);
   sums.k_mean = device_->floats(size);
@@ -143,10 +144,10 @@ AttentionSums CudaBackend::key_moments(const AttentionView& view) {
 
 void CudaBackend::visit_key_scores(const AttentionView& view, Scores scores,
                                    const KeyVisitor& visit) {
-  const std::int64_t cl = view.visible;
+  const Index cl = view.visible;
   const bool centered = scores == Scores::centered;
   score_tiles(Side::key, view, [&](const Tile& tile) {
-    const std::int64_t first = tri(tile.q0), pairs = tri(tile.q0 + tile.nq) - first;
+    const Index first = tri(tile.q0), pairs = tri(tile.q0 + tile.nq) - first;
     Array rows = device_->zeros(tile.heads * pairs * cl);  // a tile lacks what no query of it sees
     if (centered)
       device_->launch(TileMoments{tile, nullptr, nullptr, view.length, 1},
@@ -155,8 +156,8 @@ void CudaBackend::visit_key_scores(const AttentionView& view, Scores scores,
                              centered ? 1 : 0},
                     tile.ns * tile.nq * tile.heads);
     const std::vector<float> values = device_->download(rows);
-    pool_.parallel_for(tile.heads * tile.nq, [&](std::int64_t task) {
-      const std::int64_t h = task / tile.nq, q = tile.q0 + task % tile.nq;
+    pool_.parallel_for(tile.heads * tile.nq, [&](Index task) {
+      const Index h = task / tile.nq, q = tile.q0 + task % tile.nq;
       visit(tile.head0 + h, q, values.data() + (h * pairs + tri(q) - first) * cl);
     });
   });
@@ -164,7 +165,7 @@ void CudaBackend::visit_key_scores(const AttentionView& view, Scores scores,
 
 // Sources outside the window have no scores; centred ones are less the mean over the others.
 void CudaBackend::hide_and_center(const AttentionView& view, Scores scores, int query, Array& out) {
-  const std::int64_t from = config_.layer(view.layer).first_source(query), cl = view.visible;
+  const Index from = config_.layer(view.layer).first_source(query), cl = view.visible;
   const bool centered = scores == Scores::centered;
   if (from > 0 || centered)
     device_->launch(CenterColumns{ptr(out), from, query + 1, cl, centered ? 1 : 0}, cl);
@@ -174,13 +175,13 @@ void CudaBackend::hide_and_center(const AttentionView& view, Scores scores, int 
 void CudaBackend::key_scores_of_heads(const AttentionView& view, Scores scores, int query,
                                       Array& out) {
   const auto layer = on_device_.keys(view.layer);
-  const std::int64_t heads = config_.n_heads, cl = view.visible, pitch = (cl + 3) / 4 * 4,
-                     sources = query + 1;
+  const Index heads = config_.n_heads, cl = view.visible, pitch = (cl + 3) / 4 * 4,
+              sources = query + 1;
   const Operand w = operand(layer->matrix(model::Role::w_k));
-  const std::int64_t at_once =
+  const Index at_once =
       positions_at_once(sources, heads * (pitch + config_.d_model + config_.d_head));
   Array memory = device_->floats(at_once * heads * pitch);
-  for (std::int64_t s0 = 0; s0 < sources; s0 += at_once) {
+  for (Index s0 = 0; s0 < sources; s0 += at_once) {
     Tile tile{};
     tile.data = ptr(memory);
     tile.q0 = query;
@@ -198,7 +199,7 @@ void CudaBackend::key_scores_of_heads(const AttentionView& view, Scores scores, 
     device_->launch(TileSums{tile, nullptr, nullptr, ptr(out), sources, tri(query), 0},
                     tile.ns * heads);
   }
-  for (std::int64_t h = 0; h < heads; ++h) {
+  for (Index h = 0; h < heads; ++h) {
     Array own = slice(out, h * sources * cl, sources * cl);
     hide_and_center(view, scores, query, own);
   }
@@ -207,13 +208,12 @@ void CudaBackend::key_scores_of_heads(const AttentionView& view, Scores scores, 
 void CudaBackend::key_scores(const AttentionView& view, Scores scores, int head, int query,
                              Array& out) {
   const auto layer = on_device_.keys(view.layer);
-  const std::int64_t e = config_.d_head, d = config_.d_model, cl = view.visible,
-                     sources = query + 1;
-  const std::int64_t g = head / config_.group_size();
+  const Index e = config_.d_head, d = config_.d_model, cl = view.visible, sources = query + 1;
+  const Index g = head / config_.group_size();
   PullBack pull = pull_back(Side::key, view, *layer);
   const bool shared = !pull.changes();
-  const std::int64_t copies = shared ? 1 : sources;
-  pull.from = ptr(*view.q) + (static_cast<std::int64_t>(query) * config_.n_heads + head) * e;
+  const Index copies = shared ? 1 : sources;
+  pull.from = ptr(*view.q) + (static_cast<Index>(query) * config_.n_heads + head) * e;
   pull.heads = 1;
   pull.position_a = 1;
   pull.dev_first = g;
@@ -237,9 +237,8 @@ void CudaBackend::key_scores(const AttentionView& view, Scores scores, int head,
 void CudaBackend::query_scores(const AttentionView& view, Scores scores, int head, int query,
                                Array& out) {
   const auto layer = on_device_.layer(view.layer);
-  const std::int64_t e = config_.d_head, d = config_.d_model, cl = view.visible,
-                     sources = query + 1;
-  const std::int64_t g = head / config_.group_size();
+  const Index e = config_.d_head, d = config_.d_model, cl = view.visible, sources = query + 1;
+  const Index g = head / config_.group_size();
   PullBack pull = pull_back(Side::query, view, *layer);
   pull.from = ptr(*view.k) + g * e;
   pull.from_b = config_.n_kv_heads * e;

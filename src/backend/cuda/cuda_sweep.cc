@@ -1,5 +1,6 @@
 // The sweep and the masses of paths on a device, without a round trip per layer.
 #include "backend/cuda/cuda_backend.h"
+#include "base/index.h"
 
 namespace unpack::backend::cuda {
 
@@ -31,8 +32,7 @@ struct Offsets {
 void CudaBackend::sweep(std::span<const Layer> layers, Scores scores, int position,
                         std::span<const double> first, std::span<const Direct> direct,
                         std::vector<double>& credit) {
-  const std::int64_t heads = config_.n_heads, groups = config_.n_kv_heads,
-                     group = config_.group_size();
+  const Index heads = config_.n_heads, groups = config_.n_kv_heads, group = config_.group_size();
   Packed packed;
   std::vector<Offsets> offsets;
   for (const Direct& d : direct) {
@@ -48,7 +48,7 @@ void CudaBackend::sweep(std::span<const Layer> layers, Scores scores, int positi
   for (std::size_t l = layers.size(); l-- > 0;) {
     const Layer& layer = layers[l];
     const AttentionView& view = layer.attention;
-    const std::int64_t length = view.length, pairs = tri(view.length), writers = view.n_writers;
+    const Index length = view.length, pairs = tri(view.length), writers = view.n_writers;
     DirectPart part{};
     for (std::size_t i = 0; i < direct.size(); ++i) {
       if (direct[i].layer != view.layer) continue;
@@ -92,11 +92,11 @@ void CudaBackend::sweep(std::span<const Layer> layers, Scores scores, int positi
 void CudaBackend::suffix(std::span<const Layer> layers, Scores scores, int terminals, bool begun,
                          std::vector<double>& mass, std::vector<double>& bound) {
   if (layers.empty()) return;
-  const std::int64_t heads = config_.n_heads, groups = config_.n_kv_heads,
-                     length = layers[0].attention.length, writers = layers[0].attention.n_writers;
-  const std::int64_t pairs = tri(length), size = length * writers;
+  const Index heads = config_.n_heads, groups = config_.n_kv_heads,
+              length = layers[0].attention.length, writers = layers[0].attention.n_writers;
+  const Index pairs = tri(length), size = length * writers;
   const bool centered = scores == Scores::centered;
-  const auto doubles = [&](std::int64_t n) {
+  const auto doubles = [&](Index n) {
     const auto memory = device_->bytes(n * sizeof(double));
     return std::shared_ptr<double>(memory, static_cast<double*>(memory.get()));
   };
@@ -108,7 +108,7 @@ void CudaBackend::suffix(std::span<const Layer> layers, Scores scores, int termi
   } else {
     device_->launch(StartReach{reach, terminals}, size);
   }
-  const std::int64_t all_parts = (length + KeyReach::kSources - 1) / KeyReach::kSources;
+  const Index all_parts = (length + KeyReach::kSources - 1) / KeyReach::kSources;
   const auto key_mass = doubles(heads * length * all_parts),
              key_bound = doubles(heads * length * all_parts), query_mass = doubles(heads * length),
              query_bound = doubles(heads * length);
@@ -117,11 +117,11 @@ void CudaBackend::suffix(std::span<const Layer> layers, Scores scores, int termi
              side_bound = doubles(kMostReaders * length);
   for (const Layer& layer : layers) {
     const AttentionView& view = layer.attention;
-    const std::int64_t cl = view.visible, cm = layer.mlp.visible;
+    const Index cl = view.visible, cm = layer.mlp.visible;
     // One part where the sums over a source's writers are made on the chip.
     const bool on_chip = !centered && layer.sums->k_scores.empty() && reads_sums(Side::key, view) &&
                          sums_on_chip(Side::key, view);
-    const std::int64_t parts = on_chip ? 1 : all_parts;
+    const Index parts = on_chip ? 1 : all_parts;
     if (on_chip) {
       Array mass_in_units = device_->floats(size), bound_in_units = device_->floats(size),
             pair_mass = device_->floats(heads * pairs), pair_bound = device_->floats(heads * pairs);
@@ -153,8 +153,8 @@ void CudaBackend::suffix(std::span<const Layer> layers, Scores scores, int termi
     neurons.writer = layer.mlp_writer;
     for (std::size_t side = 0; side < kMostReaders; ++side) {
       if (layer.neurons[side].empty()) continue;
-      double* m = side_mass.get() + static_cast<std::int64_t>(side) * length;
-      double* b = side_bound.get() + static_cast<std::int64_t>(side) * length;
+      double* m = side_mass.get() + static_cast<Index>(side) * length;
+      double* b = side_bound.get() + static_cast<Index>(side) * length;
       device_->launch(RowReach{ptr(layer.neurons[side]), reach, m, b, length, cm}, length);
       neurons.mass[side] = m;
       neurons.bound[side] = b;

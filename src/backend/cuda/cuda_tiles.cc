@@ -5,13 +5,14 @@
 #include "backend/cuda/tile_rule.h"
 #include "backend/fold_rule.h"
 #include "backend/score_plan.h"
+#include "base/index.h"
 
 namespace unpack::backend::cuda {
 
 namespace {
 
 // As kProjectedQueries, which are cheaper.
-constexpr std::int64_t kFoldedQueries = 16;
+constexpr Index kFoldedQueries = 16;
 
 }  // namespace
 
@@ -33,7 +34,7 @@ PullBack CudaBackend::pull_back(Side side, const AttentionView& view, const Devi
   return pull;
 }
 
-Array CudaBackend::pulled_back(PullBack pull, std::int64_t size) {
+Array CudaBackend::pulled_back(PullBack pull, Index size) {
   Array out = device_->floats(size);
   pull.out = ptr(out);
   device_->launch(pull, size);
@@ -42,17 +43,17 @@ Array CudaBackend::pulled_back(PullBack pull, std::int64_t size) {
 
 void CudaBackend::folded_tile(Side side, const AttentionView& view, const DeviceRoles& layer,
                               const Operand& w, Tile& tile) {
-  const std::int64_t heads = config_.n_heads, groups = config_.n_kv_heads,
-                     group = config_.group_size(), e = config_.d_head, d = config_.d_model;
-  const std::int64_t cl = view.visible;
+  const Index heads = config_.n_heads, groups = config_.n_kv_heads, group = config_.group_size(),
+              e = config_.d_head, d = config_.d_model;
+  const Index cl = view.visible;
   const bool key = side == Side::key;
   PullBack pull = pull_back(side, view, layer);
   // Where nothing depends on the position in between, one vector serves every source (keys) or
   // every query.
   const bool shared = !pull.changes();
-  const std::int64_t others = key ? tile.ns : tile.nq;  // positions whose writers are scored
-  const std::int64_t own = key ? tile.nq : tile.ns;
-  const std::int64_t copies = shared ? 1 : others;
+  const Index others = key ? tile.ns : tile.nq;  // positions whose writers are scored
+  const Index own = key ? tile.nq : tile.ns;
+  const Index copies = shared ? 1 : others;
   const float* from =
       key ? ptr(*view.q) + tile.q0 * heads * e : ptr(*view.k) + tile.s0 * groups * e;
   Array pulled;
@@ -70,7 +71,7 @@ void CudaBackend::folded_tile(Side side, const AttentionView& view, const Device
   }
   Array vectors = device_->floats(copies * own * heads * d);
   heads_to_model(w, heads, from, copies * own, ptr(vectors));
-  const std::int64_t first = key ? tile.s0 : tile.q0;
+  const Index first = key ? tile.s0 : tile.q0;
   with_writers(view, first, others, [&](Index begin, Index n, Any* writers, Index n_writers) {
     const Index at = begin - first;
     device_->gemm({1, 0, own * heads, cl, d, ptr(vectors) + (shared ? 0 : at * own * heads * d), d,
@@ -104,14 +105,14 @@ CudaBackend::Projection CudaBackend::projection(Side side, const AttentionView& 
 // projected[positions, Cl, heads, E]: every writer's own key (query), as the attention would see
 // it.
 Array CudaBackend::project(Side side, const AttentionView& view, const DeviceRoles& layer,
-                           const Projection& way, std::int64_t first, std::int64_t positions) {
-  const std::int64_t d = config_.d_model, cl = view.visible, width = way.width;
+                           const Projection& way, Index first, Index positions) {
+  const Index d = config_.d_model, cl = view.visible, width = way.width;
   Array out = device_->floats(positions * cl * width);
   if (way.low_rank) {
     low_rank_project(view, way, first, positions, out);
   } else {
     with_writers(view, first, positions, [&](Index begin, Index n, Any* writers, Index n_writers) {
-      const std::int64_t stride = n_writers * d;
+      const Index stride = n_writers * d;
       float* to = ptr(out) + (begin - first) * cl * width;
       if (!way.split) {
         const Operand& w = way.matrix;
@@ -119,8 +120,8 @@ Array CudaBackend::project(Side side, const AttentionView& view, const DeviceRol
                        width, cl * width, n});
         return;
       }
-      const std::int64_t at_once = positions_at_once(n, cl * 2 * d);
-      for (std::int64_t p = 0; p < n; p += at_once)
+      const Index at_once = positions_at_once(n, cl * 2 * d);
+      for (Index p = 0; p < n; p += at_once)
         split_.multiply(
             {floats_at(writers) + p * stride, stride, nullptr, cl * d, std::min(at_once, n - p)},
             way.parts, to + p * cl * width);
@@ -132,10 +133,9 @@ Array CudaBackend::project(Side side, const AttentionView& view, const DeviceRol
 
 // Norm and rotary of what the matrix gave, x[positions, count, heads, E].
 void CudaBackend::finish_projected(Side side, const AttentionView& view, const DeviceRoles& layer,
-                                   std::int64_t first, std::int64_t count, std::int64_t positions,
-                                   Array& x) {
+                                   Index first, Index count, Index positions, Array& x) {
   const bool key = side == Side::key;
-  const std::int64_t heads = key ? config_.n_kv_heads : config_.n_heads;
+  const Index heads = key ? config_.n_kv_heads : config_.n_heads;
   const Array& norm = layer.vector(key ? model::Role::k_norm : model::Role::q_norm);
   const Rotary turn = rotary(view.layer, view.length, view.length);
   if (turn.cos == nullptr && norm.empty()) return;
@@ -152,13 +152,13 @@ std::shared_ptr<const DeviceRoles> CudaBackend::reader(Side side, int layer) {
 bool CudaBackend::projects_in_parts(Side side, const AttentionView& view) {
   const auto layer = reader(side, view.layer);
   return split_.pays(layer->matrix(side == Side::key ? model::Role::w_k : model::Role::w_q),
-                     static_cast<std::int64_t>(view.length) * view.visible);
+                     static_cast<Index>(view.length) * view.visible);
 }
 
 bool CudaBackend::reads_sums(Side side, const AttentionView& view) {
   const auto layer = reader(side, view.layer);
   const DeviceMatrix& w = layer->matrix(side == Side::key ? model::Role::w_k : model::Role::w_q);
-  return split_.large(w, static_cast<std::int64_t>(view.length) * view.visible) &&
+  return split_.large(w, static_cast<Index>(view.length) * view.visible) &&
          (view.parts != nullptr || !fold_is_cheaper(config_, view.length, split_.gain(w)));
 }
 
@@ -166,15 +166,15 @@ bool CudaBackend::reads_sums(Side side, const AttentionView& view) {
 // `others`: the queries (keys) that meet them, stacked where products are made in parts.
 CudaBackend::TileFactors CudaBackend::tile_factors(Side side, const AttentionView& view,
                                                    const Projection& way, const float* projected,
-                                                   std::int64_t positions, std::int64_t head0,
-                                                   std::int64_t heads, const Array& others) {
+                                                   Index positions, Index head0, Index heads,
+                                                   const Array& others) {
   const bool key = side == Side::key;
-  const std::int64_t group = config_.group_size(), e = config_.d_head,
-                     own = key ? config_.n_kv_heads : config_.n_heads;
+  const Index group = config_.group_size(), e = config_.d_head,
+              own = key ? config_.n_kv_heads : config_.n_heads;
   if (!way.split)
     return {UNPACK_FACTORS_SINGLE, e, {}, projected, own * e, 0, ptr(key ? *view.q : *view.k)};
-  const std::int64_t first = key ? head0 / group : head0,
-                     taken = key ? (head0 + heads - 1) / group + 1 - first : heads;
+  const Index first = key ? head0 / group : head0,
+              taken = key ? (head0 + heads - 1) / group + 1 - first : heads;
   Array stacked = split_.stack({projected, e, own, first, taken, positions * view.visible * taken},
                                SplitProducts::Stacked::others);
   const float* from = ptr(stacked);
@@ -184,11 +184,11 @@ CudaBackend::TileFactors CudaBackend::tile_factors(Side side, const AttentionVie
 // `from` starts at source 0, or at the tile's first query.
 void CudaBackend::projected_tile(Side side, const AttentionView& view, const TileFactors& from,
                                  Tile& tile) {
-  const std::int64_t heads = config_.n_heads, groups = config_.n_kv_heads,
-                     group = config_.group_size(), k = from.depth, cl = view.visible;
+  const Index heads = config_.n_heads, groups = config_.n_kv_heads, group = config_.group_size(),
+              k = from.depth, cl = view.visible;
   if (side == Side::query) {
-    for (std::int64_t i = 0; i < tile.heads; ++i) {
-      const std::int64_t h = tile.head0 + i;
+    for (Index i = 0; i < tile.heads; ++i) {
+      const Index h = tile.head0 + i;
       device_->gemm(
           {1, 0, tile.ns, cl, k, from.others + (tile.s0 * groups + h / group) * k, groups * k, 0,
            from.projected + (h - from.first) * k, from.width, cl * from.width,
@@ -199,20 +199,19 @@ void CudaBackend::projected_tile(Side side, const AttentionView& view, const Til
   }
   // Queries of one head against its keys at every source.
   const bool grouped = from.factors != UNPACK_FACTORS_SINGLE;
-  const auto meet = [&](std::int64_t h, const float* queries, std::int64_t rows, std::int64_t apart,
-                        std::int64_t to_apart) {
+  const auto meet = [&](Index h, const float* queries, Index rows, Index apart, Index to_apart) {
     device_->gemm({1, 0, rows, cl, k, queries, apart, 0,
                    from.projected + tile.s0 * cl * from.width + (h / group - from.first) * k,
                    from.width, cl * from.width, tile.data + (h - tile.head0) * tile.pitch, to_apart,
                    tile.s_stride, tile.ns},
                   from.factors);
   };
-  const auto of_group = [&](std::int64_t h) {
+  const auto of_group = [&](Index h) {
     return from.others + (h / group * view.length + tile.q0) * group * k;
   };
   if (grouped && tile.heads == group)  // all of its heads at once
     return meet(tile.head0, of_group(tile.head0), tile.nq * group, k, tile.pitch);
-  for (std::int64_t h = tile.head0; h < tile.head0 + tile.heads; ++h) {
+  for (Index h = tile.head0; h < tile.head0 + tile.heads; ++h) {
     if (grouped) {
       meet(h, of_group(h) + h % group * k, tile.nq, group * k, tile.q_stride);
     } else {
@@ -233,8 +232,8 @@ bool CudaBackend::folds(Side side, const AttentionView& view) {
 
 void CudaBackend::score_tiles(Side side, const AttentionView& view, const TileUse& use) {
   const auto layer = reader(side, view.layer);
-  const std::int64_t heads = config_.n_heads, cl = view.visible, pitch = (cl + 3) / 4 * 4,
-                     length = view.length, e = config_.d_head;
+  const Index heads = config_.n_heads, cl = view.visible, pitch = (cl + 3) / 4 * 4,
+              length = view.length, e = config_.d_head;
   const bool key = side == Side::key;
   const bool fold = folds(side, view);
   Operand w;
@@ -253,17 +252,17 @@ void CudaBackend::score_tiles(Side side, const AttentionView& view, const TileUs
               : split_.stack({ptr(from), e, 1, 0, 1, from.size() / e},
                              SplitProducts::Stacked::rows);
   }
-  const std::int64_t folded = length * heads * (pitch + config_.d_model + e) * 4;
+  const Index folded = length * heads * (pitch + config_.d_model + e) * 4;
   const ProjectedTile shape =
       fold ? ProjectedTile{heads,
-                           std::clamp<std::int64_t>(tile_bytes_ / folded, 1,
-                                                    std::min(length, kFoldedQueries)),
+                           std::clamp<Index>(tile_bytes_ / folded, 1,
+                                             std::min(length, kFoldedQueries)),
                            0}
            : tile_of_projected(config_, key, length, cl, key || way.low_rank ? 0 : way.width,
                                tile_bytes_);
-  const std::int64_t at_once = shape.queries;
+  const Index at_once = shape.queries;
   Array memory = device_->floats(at_once * length * shape.heads * pitch);
-  const auto make = [&](std::int64_t q0, std::int64_t h0, const TileFactors* from) {
+  const auto make = [&](Index q0, Index h0, const TileFactors* from) {
     Tile tile{};
     tile.data = ptr(memory);
     tile.q0 = q0;
@@ -288,29 +287,28 @@ void CudaBackend::score_tiles(Side side, const AttentionView& view, const TileUs
     use(tile);
   };
   if (fold) {
-    for (std::int64_t q0 = 0; q0 < length; q0 += at_once) make(q0, 0, nullptr);
+    for (Index q0 = 0; q0 < length; q0 += at_once) make(q0, 0, nullptr);
     return;
   }
   if (key) {
     const Array projected = project(side, view, *layer, way, 0, length);
-    for (std::int64_t h0 = 0; h0 < heads; h0 += shape.heads) {
+    for (Index h0 = 0; h0 < heads; h0 += shape.heads) {
       const TileFactors from = tile_factors(side, view, way, ptr(projected), length, h0,
                                             std::min(shape.heads, heads - h0), others);
-      for (std::int64_t q0 = 0; q0 < length; q0 += at_once) make(q0, h0, &from);
+      for (Index q0 = 0; q0 < length; q0 += at_once) make(q0, h0, &from);
     }
     return;
   }
   // Products of weights serve the queries of several tiles at once.
-  const std::int64_t fit =
-      way.low_rank ? kProjectedTiles * tile_bytes_ / (cl * way.width * 4) : at_once;
-  const std::int64_t together = std::max<std::int64_t>(1, fit / at_once) * at_once;
+  const Index fit = way.low_rank ? kProjectedTiles * tile_bytes_ / (cl * way.width * 4) : at_once;
+  const Index together = std::max<Index>(1, fit / at_once) * at_once;
   Array projected;
-  for (std::int64_t q0 = 0; q0 < length; q0 += at_once) {
+  for (Index q0 = 0; q0 < length; q0 += at_once) {
     if (q0 % together == 0) {
       projected = {};
       projected = project(side, view, *layer, way, q0, std::min(together, length - q0));
     }
-    for (std::int64_t h0 = 0; h0 < heads; h0 += shape.heads) {
+    for (Index h0 = 0; h0 < heads; h0 += shape.heads) {
       const TileFactors from = tile_factors(
           side, view, way, ptr(projected) + q0 % together * cl * way.width,
           std::min(at_once, length - q0), h0, std::min(shape.heads, heads - h0), others);

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <optional>
 
+#include "base/index.h"
 #include "unpack/error.h"
 
 namespace unpack::backend::cuda {
@@ -105,7 +106,7 @@ void Device::to_device_beside(void* to, const void* from, std::size_t count) {
 void Device::wait_beside() { check(table_->wait_beside(device_)); }
 void Device::join() { check(table_->join(device_)); }
 
-Array Device::zeros(std::int64_t count) {
+Array Device::zeros(Index count) {
   Array a = floats(count);
   check(table_->zero(device_, a.raw(), count * sizeof(float)));
   return a;
@@ -147,12 +148,12 @@ void Device::gemm(const UnpackGemm& call, UnpackFactors factors, const float* ti
 void Device::few_rows(const UnpackFewRows& call) {
   if (call.m > 0) check(table_->few_rows(device_, &call));
 }
-bool Device::pair_sums_fit(std::int64_t e) const { return table_->pair_sums_fit(device_, e) != 0; }
+bool Device::pair_sums_fit(Index e) const { return table_->pair_sums_fit(device_, e) != 0; }
 void Device::pair_sums(const UnpackPairSums& call) {
   if (call.count > 0) check(table_->pair_sums(device_, &call));
 }
 
-void Device::launch_raw(int id, const void* parameters, std::size_t size, std::int64_t count) {
+void Device::launch_raw(int id, const void* parameters, std::size_t size, Index count) {
   check(table_->launch(device_, id, parameters, size, count));
 }
 

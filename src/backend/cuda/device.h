@@ -9,6 +9,7 @@
 #include "backend/backend.h"
 #include "backend/cuda/device_table.h"
 #include "backend/cuda/kernel_list.h"
+#include "base/index.h"
 
 namespace unpack::backend::cuda {
 
@@ -28,8 +29,8 @@ class Device : public std::enable_shared_from_this<Device> {
   std::uint64_t memory_free() const;  // whatever the environment says
   UnpackDeviceMemory memory_use(bool start_again = false) const;
 
-  Array floats(std::int64_t count) { return Array(bytes(count * sizeof(float)), count); }
-  Array zeros(std::int64_t count);
+  Array floats(Index count) { return Array(bytes(count * sizeof(float)), count); }
+  Array zeros(Index count);
   std::shared_ptr<void> bytes(std::size_t count);
   std::shared_ptr<void> bytes_beside(std::size_t count);
   void to_device_beside(void* to, const void* from, std::size_t count);
@@ -56,17 +57,17 @@ class Device : public std::enable_shared_from_this<Device> {
   void gemm(const UnpackGemm& call, UnpackFactors factors = UNPACK_FACTORS_SINGLE,
             const float* times = nullptr);
   void few_rows(const UnpackFewRows& call);
-  bool pair_sums_fit(std::int64_t e) const;
+  bool pair_sums_fit(Index e) const;
   void pair_sums(const UnpackPairSums& call);
   template <typename Kernel>
-  void launch(const Kernel& kernel, std::int64_t count) {
+  void launch(const Kernel& kernel, Index count) {
     static_assert(std::is_trivially_copyable_v<Kernel>);
     if (count > 0)
       launch_raw(static_cast<int>(KernelTraits<Kernel>::kId), &kernel, sizeof kernel, count);
   }
 
   // By its place in the list.
-  void launch_raw(int id, const void* parameters, std::size_t size, std::int64_t count);
+  void launch_raw(int id, const void* parameters, std::size_t size, Index count);
 
  private:
   Device() = default;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "backend/cuda/weight_copy.h"
+#include "base/index.h"
 #include "unpack/error.h"
 
 namespace unpack::backend::cuda {
@@ -15,7 +16,7 @@ namespace unpack::backend::cuda {
 namespace {
 
 // `size`: how many numbers, where fewer are stored and stand for all heads.
-Array put_vector(Device& device, const model::WeightView& w, std::int64_t size, bool* finite) {
+Array put_vector(Device& device, const model::WeightView& w, Index size, bool* finite) {
   if (!w) return {};
   std::vector<float> values(std::max(size, w.out));
   model::read_rows(w, 0, 1, values.data());
@@ -143,9 +144,9 @@ std::shared_ptr<DeviceRoles> DeviceWeights::upload(const model::RoleViews& views
     if (facts.kind == model::RoleKind::norm_weight || facts.kind == model::RoleKind::norm_bias)
       raw->vector(role) = put_vector(*device_, norms[role], 0, nullptr);
     if (!model::kept_as_vector(role)) continue;
-    const std::int64_t heads = facts.heads == model::RoleFacts::Heads::queries ? c.n_heads
-                               : facts.heads == model::RoleFacts::Heads::keys  ? c.n_kv_heads
-                                                                               : 0;
+    const Index heads = facts.heads == model::RoleFacts::Heads::queries ? c.n_heads
+                        : facts.heads == model::RoleFacts::Heads::keys  ? c.n_kv_heads
+                                                                        : 0;
     raw->vector(role) = put_vector(*device_, views[role], heads * c.d_head, finite);
   }
   for (const model::Role role : model::kMatrices)

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "backend/cuda/device.h"
+#include "base/index.h"
 #include "model/weights.h"
 
 namespace unpack::backend::cuda {
@@ -23,7 +24,7 @@ struct DeviceMatrix {
   std::shared_ptr<void> data;
   int type = kF32;
   bool turned = false;
-  std::int64_t in = 0, out = 0;
+  Index in = 0, out = 0;
   float factor = 1;  // of all, and
   Array scale;       // [in] of the norm in front, where they are not folded in
 };
@@ -33,12 +34,12 @@ struct Operand {
   std::shared_ptr<void> keep;
   const float* data = nullptr;
   bool turned = false;
-  std::int64_t in = 0, out = 0;
+  Index in = 0, out = 0;
 
-  std::int64_t ld() const { return turned ? in : out; }
+  Index ld() const { return turned ? in : out; }
   // Where column (row) i starts.
-  const float* column(std::int64_t i) const { return data + (turned ? i * in : i); }
-  const float* row(std::int64_t i) const { return data + (turned ? i : i * out); }
+  const float* column(Index i) const { return data + (turned ? i * in : i); }
+  const float* row(Index i) const { return data + (turned ? i : i * out); }
 };
 
 // The weights of a layer or of one expert by role; empty where it has none. Biases have those of

@@ -11,6 +11,7 @@
 
 #include "backend/cpu/gemm.h"
 #include "backend/cuda/kernel_list.h"
+#include "base/index.h"
 
 namespace unpack::backend::cuda {
 
@@ -27,10 +28,10 @@ int fail(const std::string& text) {
 
 // All products that can be split are, so that tests see them, and small prompts take several tiles;
 // unless a test says otherwise.
-std::atomic<std::int64_t> tensor_work = 0, tile_bytes = kEmulatedTile;
+std::atomic<Index> tensor_work = 0, tile_bytes = kEmulatedTile;
 
 // Of all emulated devices together.
-std::atomic<std::int64_t> launches = 0, products = 0, requests = 0, fills = 0;
+std::atomic<Index> launches = 0, products = 0, requests = 0, fills = 0;
 
 int open_device(int, void** device) {
   static int here = 0;
@@ -117,11 +118,11 @@ int fill_parts(void*, void* to, UnpackFill fill, const void* context, std::size_
 int nothing(void*) { return 0; }
 
 // A factor [rows, cols] as the device's tensor cores would see it, without gaps.
-std::vector<float> seen_factor(UnpackFactors factors, const void* from, std::int64_t offset,
-                               std::int64_t rows, std::int64_t cols, std::int64_t ld) {
+std::vector<float> seen_factor(UnpackFactors factors, const void* from, Index offset, Index rows,
+                               Index cols, Index ld) {
   std::vector<float> out(rows * cols);
-  for (std::int64_t i = 0; i < rows * cols; ++i) {
-    const std::int64_t at = offset + i / cols * ld + i % cols;
+  for (Index i = 0; i < rows * cols; ++i) {
+    const Index at = offset + i / cols * ld + i % cols;
     if (factors == UNPACK_FACTORS_TF32) {
       out[i] = base::float_of_bits(base::bits_of_float(static_cast<const float*>(from)[at]) &
                                    ~kBelowTf32);
@@ -139,11 +140,11 @@ int gemm(void* device, UnpackFactors factors, const UnpackGemm* g);
 int gemm_of_turned(UnpackFactors factors, UnpackGemm g) {
   std::vector<float> single;
   std::vector<std::uint16_t> halves;
-  const std::int64_t each = g.m * g.k;
+  const Index each = g.m * g.k;
   const auto turn = [&](auto& to) {
     using T = std::remove_cvref_t<decltype(to[0])>;
     const T* from = static_cast<const T*>(g.a);
-    for (std::int64_t i = 0; i < each * g.batch; ++i)
+    for (Index i = 0; i < each * g.batch; ++i)
       to.push_back(from[i / each * g.stride_a + i % g.k * g.lda + i % each / g.k]);
     g.a = to.data();
   };
@@ -162,7 +163,7 @@ int gemm(void*, UnpackFactors factors, const UnpackGemm* g) {
   try {
     const bool turned = (g->transposed & UNPACK_B_TRANSPOSED) != 0;
     if ((g->transposed & UNPACK_A_TRANSPOSED) != 0) return gemm_of_turned(factors, *g);
-    for (std::int64_t b = 0; b < g->batch; ++b) {
+    for (Index b = 0; b < g->batch; ++b) {
       float* c = g->c + b * g->stride_c;
       if (factors == UNPACK_FACTORS_SINGLE) {
         sgemm(turned, g->m, g->n, g->k, static_cast<const float*>(g->a) + b * g->stride_a, g->lda,
@@ -170,7 +171,7 @@ int gemm(void*, UnpackFactors factors, const UnpackGemm* g) {
               g->ldc);
         continue;
       }
-      const std::int64_t b_cols = turned ? g->k : g->n;
+      const Index b_cols = turned ? g->k : g->n;
       const auto left = seen_factor(factors, g->a, b * g->stride_a, g->m, g->k, g->lda);
       const auto right =
           seen_factor(factors, g->b, b * g->stride_b, turned ? g->n : g->k, b_cols, g->ldb);
@@ -191,7 +192,7 @@ int scaled_gemm(void* device, UnpackFactors factors, const UnpackGemm* g, const 
   apart.ldc = g->n;
   apart.stride_c = g->m * g->n;
   if (const int status = gemm(device, factors, &apart); status != 0) return status;
-  for (std::int64_t i = 0; i < g->batch * g->m * g->n; ++i) {
+  for (Index i = 0; i < g->batch * g->m * g->n; ++i) {
     float& to =
         g->c[i / apart.stride_c * g->stride_c + i % apart.stride_c / g->n * g->ldc + i % g->n];
     to = made[i] * *times + (g->accumulate != 0 ? to : 0.0F);
@@ -201,10 +202,10 @@ int scaled_gemm(void* device, UnpackFactors factors, const UnpackGemm* g, const 
 
 int few_rows(void*, const UnpackFewRows* p) {
   const int type = p->bf16 != 0 ? kBf16 : kF16;
-  for (std::int64_t i = 0; i < p->m * p->n; ++i) {
-    const std::int64_t row = i / p->n, n = i % p->n;
+  for (Index i = 0; i < p->m * p->n; ++i) {
+    const Index row = i / p->n, n = i % p->n;
     double sum = 0;
-    for (std::int64_t k = 0; k < p->k; ++k) {
+    for (Index k = 0; k < p->k; ++k) {
       double x = static_cast<double>(p->a[row * p->k + k] * p->factor) *
                  stored_value(p->weights, type, p->transposed != 0 ? n * p->k + k : k * p->n + n);
       if (p->scale != nullptr && p->scale_output == 0) x *= p->scale[k];
@@ -217,7 +218,7 @@ int few_rows(void*, const UnpackFewRows* p) {
 }
 
 // Heads of some widths, so that tests see both ways.
-int pair_sums_fit(void*, std::int64_t e) { return e % 4 == 0 ? 1 : 0; }
+int pair_sums_fit(void*, Index e) { return e % 4 == 0 ? 1 : 0; }
 
 // The two parts that tensor cores are given.
 struct Taken {
@@ -228,35 +229,35 @@ struct Taken {
 };
 
 int pair_sums(void*, const UnpackPairSums* p) {
-  const std::int64_t group = p->heads / p->own_groups, own = p->keys ? p->own_groups : p->heads;
-  for (std::int64_t h = 0; h < p->heads; ++h) {
-    for (std::int64_t at = p->first; at < p->first + p->count; ++at) {
-      const std::int64_t from = p->keys ? at : base::first_in_window(at, p->window);
-      const std::int64_t end = !p->keys        ? at + 1
-                               : p->window > 0 ? std::min(p->length, at + p->window)
-                                               : p->length;
-      for (std::int64_t other = from; other < end; ++other) {
+  const Index group = p->heads / p->own_groups, own = p->keys ? p->own_groups : p->heads;
+  for (Index h = 0; h < p->heads; ++h) {
+    for (Index at = p->first; at < p->first + p->count; ++at) {
+      const Index from = p->keys ? at : base::first_in_window(at, p->window);
+      const Index end = !p->keys        ? at + 1
+                        : p->window > 0 ? std::min(p->length, at + p->window)
+                                        : p->length;
+      for (Index other = from; other < end; ++other) {
         const float* row = p->rows + (other * p->row_heads + (p->keys ? h : h / group)) * p->e;
         double sum = 0, most = 0;
-        for (std::int64_t j = 0; j < p->visible; ++j) {
+        for (Index j = 0; j < p->visible; ++j) {
           const float* column =
               p->columns +
               (((at - p->first) * p->visible + j) * own + (p->keys ? h / group : h)) * p->e;
           double score = 0;
-          for (std::int64_t x = 0; x < p->e; ++x) {
+          for (Index x = 0; x < p->e; ++x) {
             const Taken a(row[x], *p->row_unit), b(column[x], *p->column_unit);
             score += static_cast<double>(a.high) * b.high + static_cast<double>(a.high) * b.low +
                      static_cast<double>(a.low) * b.high;
           }
-          const std::int64_t reach = at * p->reach_writers + j;
+          const Index reach = at * p->reach_writers + j;
           sum += std::fabs(score) * (p->mass != nullptr ? p->mass[reach] : 1);
           if (p->mass != nullptr)
             most = std::max(most, std::fabs(score) * static_cast<double>(p->bound[reach]));
         }
         const double factor =
             std::fabs(static_cast<double>(p->scale / p->dev[at])) / *p->row_unit / *p->column_unit;
-        const std::int64_t q = p->keys ? other : at, s = p->keys ? at : other;
-        const std::int64_t to = h * p->pairs + pairs_before(q) + s;
+        const Index q = p->keys ? other : at, s = p->keys ? at : other;
+        const Index to = h * p->pairs + pairs_before(q) + s;
         p->sum[to] = factor * sum;
         if (p->mass != nullptr) p->most[to] = factor * most;
       }
@@ -266,11 +267,11 @@ int pair_sums(void*, const UnpackPairSums* p) {
 }
 
 template <typename Kernel>
-int run(const void* parameters, std::size_t bytes, std::int64_t count) {
+int run(const void* parameters, std::size_t bytes, Index count) {
   if (bytes != sizeof(Kernel)) return fail("a kernel's parameters have another size");
   Kernel kernel;
   std::memcpy(&kernel, parameters, sizeof kernel);
-  for (std::int64_t i = 0; i < count; ++i) {
+  for (Index i = 0; i < count; ++i) {
     if constexpr (KernelTraits<Kernel>::kThreads == 0) {
       kernel(i);
     } else {
@@ -281,7 +282,7 @@ int run(const void* parameters, std::size_t bytes, std::int64_t count) {
   return 0;
 }
 
-int launch(void*, int id, const void* parameters, std::size_t bytes, std::int64_t count) {
+int launch(void*, int id, const void* parameters, std::size_t bytes, Index count) {
   ++launches;
   switch (static_cast<KernelId>(id)) {
 #define UNPACK_RUN_KERNEL(name, threads) \
@@ -304,7 +305,7 @@ int counted(Arguments... arguments) {
 
 EmulatedWork emulated_work() { return {launches, products, requests, fills}; }
 
-void set_emulated(std::int64_t tile, std::int64_t tensor) {
+void set_emulated(Index tile, Index tensor) {
   tile_bytes = tile;
   tensor_work = tensor;
 }

@@ -2,9 +2,8 @@
 // run the CUDA backend on it.
 #pragma once
 
-#include <cstdint>
-
 #include "backend/cuda/device_table.h"
+#include "base/index.h"
 
 namespace unpack::backend::cuda {
 
@@ -12,13 +11,13 @@ const UnpackDeviceTable* emulated_table();
 
 // What was asked of all emulated devices so far.
 struct EmulatedWork {
-  std::int64_t launches = 0, products = 0;
-  std::int64_t requests = 0, fills = 0;  // of memory, and how often some of it was cleared
+  Index launches = 0, products = 0;
+  Index requests = 0, fills = 0;  // of memory, and how often some of it was cleared
 };
 EmulatedWork emulated_work();
 
 // What devices that are opened from now on say of themselves (UnpackDeviceInfo).
-inline constexpr std::int64_t kEmulatedTile = std::int64_t{1} << 15;
-void set_emulated(std::int64_t tile_bytes, std::int64_t tensor_work);
+inline constexpr Index kEmulatedTile = Index{1} << 15;
+void set_emulated(Index tile_bytes, Index tensor_work);
 
 }  // namespace unpack::backend::cuda

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backend/kernels/base.h"
+#include "base/index.h"
 
 #ifdef __CUDACC__
 #include <cuda_fp16.h>
@@ -13,7 +14,6 @@ namespace unpack::backend::cuda {
 using kernels::Divided;
 using kernels::divided;
 using kernels::HostGroup;
-using kernels::Index;
 using kernels::pairs_before;
 using kernels::sum_and_size;
 using Rotary = kernels::Rotary<float>;

@@ -4,6 +4,8 @@
 #include <limits>
 #include <utility>
 
+#include "base/index.h"
+
 namespace unpack::backend::cuda {
 
 namespace {
@@ -31,14 +33,14 @@ SplitProducts::SplitProducts(std::shared_ptr<Device> device, Mode mode)
 
 // Single-precision weights are read, written in two parts and read again by three products: with
 // few rows that takes longer than the one product does.
-bool SplitProducts::large(const DeviceMatrix& w, std::int64_t rows) const {
-  constexpr std::int64_t kFewRows = 512;
+bool SplitProducts::large(const DeviceMatrix& w, Index rows) const {
+  constexpr Index kFewRows = 512;
   if (w.in == 0 || mode_ == Mode::tf32) return false;
   if (w.type == kF32 && from_ > 0 && rows < kFewRows) return false;
   return static_cast<double>(rows) * w.in * w.out >= from_;
 }
 
-bool SplitProducts::pays(const DeviceMatrix& w, std::int64_t rows) const {
+bool SplitProducts::pays(const DeviceMatrix& w, Index rows) const {
   return allowed() && large(w, rows);
 }
 
@@ -61,8 +63,8 @@ const char* SplitProducts::words(const DeviceMatrix& w) const {
 }
 
 template <typename Largest>
-Array SplitProducts::unit_of_all(Largest largest, std::int64_t count) {
-  const std::int64_t parts = (count + kLargestPart - 1) / kLargestPart;
+Array SplitProducts::unit_of_all(Largest largest, Index count) {
+  const Index parts = (count + kLargestPart - 1) / kLargestPart;
   const Array some = device_->floats(parts);
   Array unit = device_->floats(1);
   largest.count = count;
@@ -72,7 +74,7 @@ Array SplitProducts::unit_of_all(Largest largest, std::int64_t count) {
   return unit;
 }
 
-Array SplitProducts::unit_of_rows(const float* rows, std::int64_t count) {
+Array SplitProducts::unit_of_rows(const float* rows, Index count) {
   LargestOfRuns largest{};
   largest.runs = {rows, count, nullptr, 0, 0, count, count, nullptr, 1.0F};
   largest.quads = in_quads(count) ? 1 : 0;
@@ -103,7 +105,7 @@ SplitProducts::Weights SplitProducts::weights(const DeviceMatrix& w) {
     out.high = w.data.get();
     return out;
   }
-  const std::int64_t size = w.in * w.out;
+  const Index size = w.in * w.out;
   const int quads = in_quads(size) ? 1 : 0;
   const std::size_t bytes = size * factor_bytes(out.kind);
   Parts made{device_->bytes(bytes), nullptr, nullptr, {}};
@@ -120,7 +122,7 @@ SplitProducts::Weights SplitProducts::weights(const DeviceMatrix& w) {
   return out;
 }
 
-SplitProducts::Parts SplitProducts::room_for(std::int64_t size, bool whole, Kind kind) {
+SplitProducts::Parts SplitProducts::room_for(Index size, bool whole, Kind kind) {
   const std::size_t bytes = size * factor_bytes(kind);
   Parts out{device_->bytes(bytes), device_->bytes(bytes), nullptr, {}};
   if (whole && kind == Kind::bf16) out.rest = device_->bytes(bytes);
@@ -128,7 +130,7 @@ SplitProducts::Parts SplitProducts::room_for(std::int64_t size, bool whole, Kind
 }
 
 SplitProducts::Parts SplitProducts::parts(const Runs& runs, const Weights& w) {
-  const std::int64_t size = runs.run * runs.count;
+  const Index size = runs.run * runs.count;
   const int quads = in_quads(runs.run, runs.stride, runs.outer, w.in) ? 1 : 0;
   const ScaledRuns scaled{runs.from, runs.stride, runs.rows, runs.per, runs.outer,
                           runs.run,  w.in,        w.scale,   w.factor};
@@ -154,14 +156,14 @@ void SplitProducts::add_up(const Parts& rows, const Weights& w, UnpackGemm call)
   product(rows.high, w.high);
 }
 
-void SplitProducts::multiply(const Runs& runs, const Weights& w, float* c, std::int64_t ldc) {
+void SplitProducts::multiply(const Runs& runs, const Weights& w, float* c, Index ldc) {
   add_up(parts(runs, w), w,
          {w.turned ? 1 : 0, 0, runs.run * runs.count / w.in, w.out, w.in, nullptr, w.in, 0, nullptr,
           w.turned ? w.in : w.out, 0, c, ldc > 0 ? ldc : w.out, 0, 1});
 }
 
 void SplitProducts::multiply_stored(const DeviceMatrix& from, const Weights& w, float* c) {
-  const std::int64_t size = from.in * from.out;
+  const Index size = from.in * from.out;
   const int quads = in_quads(from.in, from.out) ? 1 : 0;
   const ScaledWeights stored{from.data.get(), from.type, from.factor, from.turned ? 1 : 0,
                              from.in,         from.out,  w.scale,     w.factor};
@@ -175,9 +177,9 @@ void SplitProducts::multiply_stored(const DeviceMatrix& from, const Weights& w, 
           w.turned ? w.in : w.out, 0, c, w.out, 0, 1});
 }
 
-std::shared_ptr<void> SplitProducts::stacked(const Heads& h, std::int64_t inner, Stacked as,
-                                             Kind kind, const Array& unit) {
-  const std::int64_t size = h.count * h.e * inner;
+std::shared_ptr<void> SplitProducts::stacked(const Heads& h, Index inner, Stacked as, Kind kind,
+                                             const Array& unit) {
+  const Index size = h.count * h.e * inner;
   const bool quads = in_quads(h.e * inner);
   std::shared_ptr<void> out = device_->bytes((3 * size) * factor_bytes(kind));
   device_->launch(StackParts{h.from, out.get(), h.e, inner, h.own, h.first, h.taken,
@@ -191,9 +193,8 @@ Array SplitProducts::stack(const Heads& h, Stacked as) {
   return {stacked(h, 1, as, Kind::tf32, {}), h.count * 3 * h.e};
 }
 
-SplitProducts::HeadWeights SplitProducts::head_weights(const Array& w, std::int64_t heads,
-                                                       std::int64_t e, std::int64_t out,
-                                                       Kind kind) {
+SplitProducts::HeadWeights SplitProducts::head_weights(const Array& w, Index heads, Index e,
+                                                       Index out, Kind kind) {
   const Array unit = kind == Kind::halves ? unit_of_rows(ptr(w), heads * e * out) : Array();
   return {stacked({ptr(w), e, 1, 0, 1, heads}, out, Stacked::others, kind, unit),
           heads,
@@ -203,9 +204,9 @@ SplitProducts::HeadWeights SplitProducts::head_weights(const Array& w, std::int6
           unit};
 }
 
-void SplitProducts::multiply_heads(const float* rows, std::int64_t count, const HeadWeights& w,
-                                   float* c, std::int64_t ldc) {
-  const std::int64_t depth = 3 * w.e;
+void SplitProducts::multiply_heads(const float* rows, Index count, const HeadWeights& w, float* c,
+                                   Index ldc) {
+  const Index depth = 3 * w.e;
   const Array unit = w.kind == Kind::halves ? unit_of_rows(rows, count * w.heads * w.e) : Array();
   const auto a = stacked({rows, w.e, 1, 0, 1, count * w.heads}, 1, Stacked::rows, w.kind, unit);
   const Array times = out_of_units(unit, w.unit);

@@ -5,11 +5,11 @@
 // numbers.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 
 #include "backend/cuda/device.h"
 #include "backend/cuda/device_weights.h"
+#include "base/index.h"
 
 namespace unpack::backend::cuda {
 
@@ -23,9 +23,9 @@ class SplitProducts {
   // Whether so many rows times these weights would be made in parts where that is allowed. Signed
   // sums are then read off the sum of the writers, in single precision as well, so that both ways
   // have the same ones: near 0 the next rounding decides their sign.
-  bool large(const DeviceMatrix& w, std::int64_t rows) const;
+  bool large(const DeviceMatrix& w, Index rows) const;
   // Whether so many rows times these weights are faster in parts, and how many times.
-  bool pays(const DeviceMatrix& w, std::int64_t rows) const;
+  bool pays(const DeviceMatrix& w, Index rows) const;
   double gain(const DeviceMatrix& w) const;
   const char* words(const DeviceMatrix& w) const;  // "two products of halves"
 
@@ -36,28 +36,28 @@ class SplitProducts {
     const void* low = nullptr;  // null: the first part is all
     Kind kind = Kind::tf32;
     bool turned = false;
-    std::int64_t in = 0, out = 0;
+    Index in = 0, out = 0;
     const float* scale = nullptr;  // [in] for the rows
     float factor = 1;
   };
   Weights weights(const DeviceMatrix& w);
 
   // A power of two that brings so many numbers into the range of halves, on the device.
-  Array unit_of_rows(const float* rows, std::int64_t count);
+  Array unit_of_rows(const float* rows, Index count);
 
   // Runs of `run` numbers, rows of w.in each, `stride` apart; `rows` names them where they are not
   // the first ones. `whole`: all 24 bits of them, in three factors where two have 16. With `per`
   // the same so many runs at every `outer` numbers.
   struct Runs {
     const float* from;
-    std::int64_t stride;
+    Index stride;
     const int* rows;
-    std::int64_t run, count;
+    Index run, count;
     bool whole = false;
-    std::int64_t per = 0, outer = 0;
+    Index per = 0, outer = 0;
   };
   // c[all rows, out] = rows W, rows of c `ldc` apart; 0: without gaps.
-  void multiply(const Runs& runs, const Weights& w, float* c, std::int64_t ldc = 0);
+  void multiply(const Runs& runs, const Weights& w, float* c, Index ldc = 0);
   // c[from.in, out] = from W, of weights [from.in, w.in] as they are stored.
   void multiply_stored(const DeviceMatrix& from, const Weights& w, float* c);
   // Three products as one of three times the depth: what it adds up is written once.
@@ -66,23 +66,21 @@ class SplitProducts {
   // all. With `groups` [groups, .., taken / groups, 3 E].
   struct Heads {
     const float* from;
-    std::int64_t e, own, first, taken, count;
-    std::int64_t groups = 1;
+    Index e, own, first, taken, count;
+    Index groups = 1;
   };
   Array stack(const Heads& heads, Stacked as);
 
   // Weights [heads E, out] of single precision, head by head.
   struct HeadWeights {
     std::shared_ptr<void> stacked;  // [heads, 3 E, out]
-    std::int64_t heads = 0, e = 0, out = 0;
+    Index heads = 0, e = 0, out = 0;
     Kind kind = Kind::tf32;
     Array unit;  // of halves
   };
-  HeadWeights head_weights(const Array& w, std::int64_t heads, std::int64_t e, std::int64_t out,
-                           Kind kind);
+  HeadWeights head_weights(const Array& w, Index heads, Index e, Index out, Kind kind);
   // c[.., h, :] = rows[.., h, :] W[h]; a row of c is all heads'.
-  void multiply_heads(const float* rows, std::int64_t count, const HeadWeights& w, float* c,
-                      std::int64_t ldc);
+  void multiply_heads(const float* rows, Index count, const HeadWeights& w, float* c, Index ldc);
 
  private:
   struct Parts {
@@ -91,18 +89,18 @@ class SplitProducts {
     Halves to(Kind kind) const;
   };
   Parts parts(const Runs& runs, const Weights& w);
-  Parts room_for(std::int64_t size, bool whole, Kind kind);
+  Parts room_for(Index size, bool whole, Kind kind);
   // The unit of what a kernel Largest says of `count` numbers.
   template <typename Largest>
-  Array unit_of_all(Largest largest, std::int64_t count);
+  Array unit_of_all(Largest largest, Index count);
   Array out_of_units(const Array& a, const Array& b);  // empty: there are none
   void add_up(const Parts& rows, const Weights& w, UnpackGemm call);
-  std::shared_ptr<void> stacked(const Heads& heads, std::int64_t inner, Stacked as, Kind kind,
+  std::shared_ptr<void> stacked(const Heads& heads, Index inner, Stacked as, Kind kind,
                                 const Array& unit);
 
   std::shared_ptr<Device> device_;
   Mode mode_;
-  std::int64_t from_ = 0;  // multiplications
+  Index from_ = 0;  // multiplications
 };
 
 }  // namespace unpack::backend::cuda

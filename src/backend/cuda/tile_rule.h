@@ -2,43 +2,42 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
 
+#include "base/index.h"
 #include "unpack/config.h"
 
 namespace unpack::backend::cuda {
 
 // More queries at once compute more pairs s > q for nothing, fewer keep the device waiting.
-inline constexpr std::int64_t kProjectedQueries = 64;
+inline constexpr Index kProjectedQueries = 64;
 
 // Projected queries, and what is stacked for tensor cores, stay below so many tiles.
-inline constexpr std::int64_t kProjectedTiles = 3;
+inline constexpr Index kProjectedTiles = 3;
 
 // Widths of heads whose scores a GPU adds up without a tile of them in memory.
-inline bool on_chip_depth(std::int64_t e) { return e == 64 || e == 80 || e == 96 || e == 128; }
+inline bool on_chip_depth(Index e) { return e == 64 || e == 80 || e == 96 || e == 128; }
 
 struct ProjectedTile {
-  std::int64_t heads = 0, queries = 0;
-  std::int64_t stacked = 0;  // bytes of its factors in parts
+  Index heads = 0, queries = 0;
+  Index stacked = 0;  // bytes of its factors in parts
 };
 
 // As many heads as leave room for enough queries, for products of few rows are slow, and for what
 // is stacked of theirs: keys of all sources, or the tile's own queries. Of grouped keys one
 // group's, whose queries are rows of one product. `width`: numbers of every writer that a tile
 // projects itself.
-inline ProjectedTile tile_of_projected(const ModelConfig& c, bool keys, std::int64_t length,
-                                       std::int64_t visible, std::int64_t width,
-                                       std::int64_t tile_bytes) {
-  const std::int64_t group = c.n_heads / c.n_kv_heads, heads = c.n_heads, factor = 3 * 4 * c.d_head;
-  const std::int64_t most = std::min(length, kProjectedQueries);
-  const std::int64_t per_head = length * 4 * ((visible + 3) / 4 * 4);
-  const std::int64_t own = keys ? length * visible * factor / group : most * visible * factor;
-  const std::int64_t some = std::min(tile_bytes / (most * per_head),
-                                     kProjectedTiles * tile_bytes / std::max<std::int64_t>(own, 1));
+inline ProjectedTile tile_of_projected(const ModelConfig& c, bool keys, Index length, Index visible,
+                                       Index width, Index tile_bytes) {
+  const Index group = c.n_heads / c.n_kv_heads, heads = c.n_heads, factor = 3 * 4 * c.d_head;
+  const Index most = std::min(length, kProjectedQueries);
+  const Index per_head = length * 4 * ((visible + 3) / 4 * 4);
+  const Index own = keys ? length * visible * factor / group : most * visible * factor;
+  const Index some = std::min(tile_bytes / (most * per_head),
+                              kProjectedTiles * tile_bytes / std::max<Index>(own, 1));
   ProjectedTile out;
   out.heads = keys && group > 1 ? group : std::clamp(some / group * group, group, heads);
   out.queries =
-      std::clamp<std::int64_t>(tile_bytes / (out.heads * per_head + 4 * visible * width), 1, most);
+      std::clamp<Index>(tile_bytes / (out.heads * per_head + 4 * visible * width), 1, most);
   out.stacked = visible * factor * (keys ? length * out.heads / group : out.queries * out.heads);
   return out;
 }

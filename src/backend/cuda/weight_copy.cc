@@ -6,6 +6,8 @@
 #include <optional>
 #include <vector>
 
+#include "base/index.h"
+
 namespace unpack::backend::cuda {
 
 namespace {
@@ -50,14 +52,13 @@ struct Pieces {
   const model::WeightView* w = nullptr;
   bool turned = false;
   std::size_t element = 0;
-  std::int64_t run = 0;  // elements of a piece
+  Index run = 0;  // elements of a piece
 
   std::size_t bytes() const { return run * element; }
   const std::byte* piece(std::size_t i) const {
-    const std::int64_t at = i;
-    const std::int64_t per_row = w->out / run;
-    const std::int64_t from =
-        turned ? w->offset(0, at) : w->offset(at / per_row, at % per_row * run);
+    const Index at = i;
+    const Index per_row = w->out / run;
+    const Index from = turned ? w->offset(0, at) : w->offset(at / per_row, at % per_row * run);
     return w->data + from * element;
   }
   bool without_gaps() const {
@@ -83,7 +84,7 @@ std::optional<Pieces> pieces_of(const model::WeightView& w) {
   Pieces p{&w, w.in_stride == 1 && w.out_stride != 1, tensor::dtype_size(w.dtype), w.in};
   if (p.turned) return p;
   if (w.out_stride != 1) return std::nullopt;
-  p.run = std::max<std::int64_t>(1, std::min(w.block, w.out));
+  p.run = std::max<Index>(1, std::min(w.block, w.out));
   if (w.out % p.run != 0) return std::nullopt;
   return p;
 }
@@ -106,14 +107,14 @@ const std::byte* contiguous(const model::WeightView& w, bool& turned,
     model::read_rows(w, 0, w.in, reinterpret_cast<float*>(gathered.data()));
   } else if (keeps_blocks(w)) {
     turned = true;
-    const std::int64_t blocks = w.in / base::kMxfp4Block;
-    for (std::int64_t o = 0; o < w.out; ++o)
+    const Index blocks = w.in / base::kMxfp4Block;
+    for (Index o = 0; o < w.out; ++o)
       w.encoded->copy_blocks(w.start + w.offset(0, o), blocks,
                              gathered.data() + o * blocks * base::kMxfp4Bytes);
   } else {
     const std::size_t element = tensor::dtype_size(w.dtype);
-    for (std::int64_t i = 0; i < w.in; ++i) {
-      for (std::int64_t o = 0; o < w.out; ++o) {
+    for (Index i = 0; i < w.in; ++i) {
+      for (Index o = 0; o < w.out; ++o) {
         std::memcpy(gathered.data() + (i * w.out + o) * element, w.data + w.offset(i, o) * element,
                     element);
       }
@@ -124,13 +125,13 @@ const std::byte* contiguous(const model::WeightView& w, bool& turned,
 
 // Of what contiguous() gives.
 bool all_finite(const model::WeightView& w, const std::byte* data) {
-  const std::int64_t elements = w.in * w.out;
+  const Index elements = w.in * w.out;
   if (!as_stored(w)) return tensor::find_non_finite(data, DType::f32, elements) < 0;
   if (!keeps_blocks(w)) return tensor::find_non_finite(data, w.dtype, elements) < 0;
   constexpr auto kLargest = std::byte{252};  // six times such a scale is still a number
-  for (std::int64_t i = 0; i < elements / base::kMxfp4Block; ++i) {
+  for (Index i = 0; i < elements / base::kMxfp4Block; ++i) {
     if (data[(i + 1) * base::kMxfp4Bytes - 1] <= kLargest) continue;
-    for (std::int64_t x = i * base::kMxfp4Block; x < (i + 1) * base::kMxfp4Block; ++x) {
+    for (Index x = i * base::kMxfp4Block; x < (i + 1) * base::kMxfp4Block; ++x) {
       if (!std::isfinite(stored_value(data, kMxfp4, x))) return false;
     }
   }

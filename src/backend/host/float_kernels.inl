@@ -3,14 +3,14 @@
 
 // Writers are added up in single precision eight at a time, then in double: the rounding of eight
 // terms is all that is lost.
-void reduce_float(const float* tile, std::int64_t rows, std::int64_t n, std::int64_t ld,
-                  double* sum, double* abs, double* square) {
-  constexpr std::int64_t kGroup = 8;
-  for (std::int64_t r = 0; r < rows; r += kGroup) {
-    const std::int64_t group = std::min(kGroup, rows - r);
+void reduce_float(const float* tile, Index rows, Index n, Index ld, double* sum, double* abs,
+                  double* square) {
+  constexpr Index kGroup = 8;
+  for (Index r = 0; r < rows; r += kGroup) {
+    const Index group = std::min(kGroup, rows - r);
     if (group == kGroup) {
       const float* p = tile + r * ld;
-      for (std::int64_t c = 0; c < n; ++c) {
+      for (Index c = 0; c < n; ++c) {
         const float a0 = p[c], a1 = p[c + ld], a2 = p[c + 2 * ld], a3 = p[c + 3 * ld];
         const float a4 = p[c + 4 * ld], a5 = p[c + 5 * ld], a6 = p[c + 6 * ld], a7 = p[c + 7 * ld];
         sum[c] += ((a0 + a1) + (a2 + a3)) + ((a4 + a5) + (a6 + a7));
@@ -18,18 +18,18 @@ void reduce_float(const float* tile, std::int64_t rows, std::int64_t n, std::int
                   ((std::fabs(a4) + std::fabs(a5)) + (std::fabs(a6) + std::fabs(a7)));
       }
     } else {
-      for (std::int64_t i = 0; i < group; ++i) {
+      for (Index i = 0; i < group; ++i) {
         const float* p = tile + (r + i) * ld;
-        for (std::int64_t c = 0; c < n; ++c) {
+        for (Index c = 0; c < n; ++c) {
           sum[c] += p[c];
           abs[c] += std::fabs(p[c]);
         }
       }
     }
-    for (std::int64_t i = 0; i < group; ++i) {
+    for (Index i = 0; i < group; ++i) {
       const float* p = tile + (r + i) * ld;
       float lanes[16] = {};
-      std::int64_t c = 0;
+      Index c = 0;
       for (; c + 16 <= n; c += 16) {
         for (int j = 0; j < 16; ++j) lanes[j] += p[c + j] * p[c + j];
       }
@@ -41,10 +41,10 @@ void reduce_float(const float* tile, std::int64_t rows, std::int64_t n, std::int
   }
 }
 
-void row_sums_float(const float* row, std::int64_t n, double& sum, double& abs) {
+void row_sums_float(const float* row, Index n, double& sum, double& abs) {
   double s[8] = {};
   double a[8] = {};
-  std::int64_t i = 0;
+  Index i = 0;
   for (; i + 8 <= n; i += 8) {
     for (int j = 0; j < 8; ++j) {
       s[j] += row[i + j];
@@ -65,18 +65,18 @@ void row_sums_float(const float* row, std::int64_t n, double& sum, double& abs) 
 
 // Every row's sum and absolute sum; and over the rows, every column's sum and sum of squares. Runs
 // of eight are added in single precision.
-void reduce_rows_float(const float* rows, std::int64_t n, std::int64_t c, float* sums, float* abs,
-                       double* column, double* square) {
-  constexpr std::int64_t kRun = 64;
-  for (std::int64_t r = 0; r < n; ++r) {
+void reduce_rows_float(const float* rows, Index n, Index c, float* sums, float* abs, double* column,
+                       double* square) {
+  constexpr Index kRun = 64;
+  for (Index r = 0; r < n; ++r) {
     const float* row = rows + r * c;
     double s[8] = {};
     double a[8] = {};
-    std::int64_t i = 0;
+    Index i = 0;
     for (; i + kRun <= c; i += kRun) {
       float fs[8] = {};
       float fa[8] = {};
-      for (std::int64_t k = 0; k < kRun; k += 8) {
+      for (Index k = 0; k < kRun; k += 8) {
         for (int j = 0; j < 8; ++j) {
           fs[j] += row[i + k + j];
           fa[j] += std::fabs(row[i + k + j]);
@@ -102,7 +102,7 @@ void reduce_rows_float(const float* rows, std::int64_t n, std::int64_t c, float*
     sums[r] = sum;
     abs[r] = size;
     if (!column) continue;
-    for (std::int64_t j = 0; j < c; ++j) {
+    for (Index j = 0; j < c; ++j) {
       const double x = row[j];
       column[j] += x;
       square[j] += x * x;
@@ -133,14 +133,14 @@ void reduce_rows_float(const float* rows, std::int64_t n, std::int64_t c, float*
   return __builtin_bit_cast(float, __builtin_bit_cast(std::int32_t, p) + power);
 }
 
-void silu_float(const float* in, float* out, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) out[i] = in[i] / (1.0F + exp_inline(-in[i]));
+void silu_float(const float* in, float* out, Index n) {
+  for (Index i = 0; i < n; ++i) out[i] = in[i] / (1.0F + exp_inline(-in[i]));
 }
 
 // (1 + tanh u) / 2 = 1 / (1 + e^(-2u)), which keeps its digits where the tanh is near -1.
-void gelu_tanh_float(const float* in, float* out, std::int64_t n) {
+void gelu_tanh_float(const float* in, float* out, Index n) {
   constexpr float kScale = -2 * kSqrt2OverPi;
-  for (std::int64_t i = 0; i < n; ++i) {
+  for (Index i = 0; i < n; ++i) {
     const float x = in[i];
     out[i] = x / (1.0F + exp_inline(kScale * (x + 0.044715F * x * x * x)));
   }
@@ -149,8 +149,8 @@ void gelu_tanh_float(const float* in, float* out, std::int64_t n) {
 // The normal distribution's tail at |x| is e^(-x^2/2) / 2 times a function of 1 / (1 + 0.37 |x| /
 // sqrt 2) that a polynomial meets to 2e-8 of its value (least squares, reweighted until the largest
 // error is smallest).
-void gelu_erf_float(const float* in, float* out, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) {
+void gelu_erf_float(const float* in, float* out, Index n) {
+  for (Index i = 0; i < n; ++i) {
     const float x = in[i];
     const float z = std::fabs(x);
     const float t = 1.0F / (1.0F + static_cast<float>(0.37 * 0.70710678118654752440) * z);
@@ -168,23 +168,23 @@ void gelu_erf_float(const float* in, float* out, std::int64_t n) {
   }
 }
 
-void softmax_float(float* row, std::int64_t n, float scale) {
+void softmax_float(float* row, Index n, float scale) {
   float largest = row[0];
-  for (std::int64_t i = 1; i < n; ++i) largest = std::max(largest, row[i]);
-  for (std::int64_t i = 0; i < n; ++i) row[i] = exp_inline((row[i] - largest) * scale);
+  for (Index i = 1; i < n; ++i) largest = std::max(largest, row[i]);
+  for (Index i = 0; i < n; ++i) row[i] = exp_inline((row[i] - largest) * scale);
   double sum = 0;
-  for (std::int64_t i = 0; i < n; ++i) sum += row[i];
+  for (Index i = 0; i < n; ++i) sum += row[i];
   const float inverse = 1.0 / sum;
-  for (std::int64_t i = 0; i < n; ++i) row[i] *= inverse;
+  for (Index i = 0; i < n; ++i) row[i] *= inverse;
 }
 
-void axpy_float(std::int64_t n, float scale, const float* x, float* y) {
-  for (std::int64_t i = 0; i < n; ++i) y[i] += scale * x[i];
+void axpy_float(Index n, float scale, const float* x, float* y) {
+  for (Index i = 0; i < n; ++i) y[i] += scale * x[i];
 }
 
-float dot_float(std::int64_t n, const float* x, const float* y) {
+float dot_float(Index n, const float* x, const float* y) {
   float lanes[32] = {};
-  std::int64_t i = 0;
+  Index i = 0;
   for (; i + 32 <= n; i += 32) {
     for (int j = 0; j < 32; ++j) lanes[j] += x[i + j] * y[i + j];
   }
@@ -194,26 +194,26 @@ float dot_float(std::int64_t n, const float* x, const float* y) {
   return sum;
 }
 
-void add_columns_float(const float* rows, std::int64_t n, std::int64_t c, double* sum) {
-  for (std::int64_t r = 0; r < n; ++r) {
-    for (std::int64_t j = 0; j < c; ++j) sum[j] += rows[r * c + j];
+void add_columns_float(const float* rows, Index n, Index c, double* sum) {
+  for (Index r = 0; r < n; ++r) {
+    for (Index j = 0; j < c; ++j) sum[j] += rows[r * c + j];
   }
 }
 
-void subtract_columns_float(float* rows, std::int64_t n, std::int64_t c, const double* shift) {
-  for (std::int64_t r = 0; r < n; ++r) {
-    for (std::int64_t j = 0; j < c; ++j) rows[r * c + j] = rows[r * c + j] - shift[j];
+void subtract_columns_float(float* rows, Index n, Index c, const double* shift) {
+  for (Index r = 0; r < n; ++r) {
+    for (Index j = 0; j < c; ++j) rows[r * c + j] = rows[r * c + j] - shift[j];
   }
 }
 
-std::int64_t count_upto_float(const float* x, std::int64_t n, float limit) {
+Index count_upto_float(const float* x, Index n, float limit) {
   constexpr int kLanes = 16;
   std::int32_t lanes[kLanes] = {};
-  std::int64_t i = 0;
+  Index i = 0;
   for (; i + kLanes <= n; i += kLanes) {
     for (int j = 0; j < kLanes; ++j) lanes[j] += x[i + j] <= limit ? 1 : 0;
   }
-  std::int64_t count = 0;
+  Index count = 0;
   for (; i < n; ++i) count += x[i] <= limit ? 1 : 0;
   for (const std::int32_t lane : lanes) count += lane;
   return count;
@@ -221,21 +221,21 @@ std::int64_t count_upto_float(const float* x, std::int64_t n, float limit) {
 
 // The value that `wanted` others come before. It lies in (low, high], of which more and more is cut
 // off by guesses a little below and above it; the few values that are left are sorted out.
-float ordered_float(const float* x, std::int64_t n, std::int64_t wanted, float* left) {
-  constexpr std::int64_t kFew = 24;
+float ordered_float(const float* x, Index n, Index wanted, float* left) {
+  constexpr Index kFew = 24;
   constexpr int kGuesses = 8;
   float sum = 0, size = 0;
-  for (std::int64_t i = 0; i < n; ++i) {
+  for (Index i = 0; i < n; ++i) {
     sum += x[i];
     size += std::fabs(x[i]);
   }
   const float step = size / n;
   float low = -std::numeric_limits<float>::infinity(), high = -low;
-  std::int64_t under = 0, upto = n;  // values <= low, <= high
+  Index under = 0, upto = n;  // values <= low, <= high
   float guess = sum / n;
   for (int i = 0; i < kGuesses && upto - under > kFew; ++i) {
     if (!(guess > low && guess < high)) break;
-    const std::int64_t count = count_upto_float(x, n, guess);
+    const Index count = count_upto_float(x, n, guess);
     if (count > wanted) {
       high = guess;
       upto = count;
@@ -253,8 +253,8 @@ float ordered_float(const float* x, std::int64_t n, std::int64_t wanted, float* 
       guess = low + (high - low) * (part < 0.05F ? 0.05F : part > 0.95F ? 0.95F : part);
     }
   }
-  std::int64_t kept = 0;
-  for (std::int64_t i = 0; i < n; ++i) {
+  Index kept = 0;
+  for (Index i = 0; i < n; ++i) {
     left[kept] = x[i];
     kept += x[i] > low && x[i] <= high ? 1 : 0;
   }
@@ -263,15 +263,15 @@ float ordered_float(const float* x, std::int64_t n, std::int64_t wanted, float* 
   return left[wanted - under];
 }
 
-void column_medians_float(const float* rows, std::int64_t n, std::int64_t c, float* out) {
-  constexpr std::int64_t kColumns = 16;
+void column_medians_float(const float* rows, Index n, Index c, float* out) {
+  constexpr Index kColumns = 16;
   std::vector<float> columns((kColumns + 1) * n + 1);
-  for (std::int64_t first = 0; first < c; first += kColumns) {
-    const std::int64_t count = std::min(kColumns, c - first);
-    for (std::int64_t r = 0; r < n; ++r) {
-      for (std::int64_t j = 0; j < count; ++j) columns[j * n + r] = rows[r * c + first + j];
+  for (Index first = 0; first < c; first += kColumns) {
+    const Index count = std::min(kColumns, c - first);
+    for (Index r = 0; r < n; ++r) {
+      for (Index j = 0; j < count; ++j) columns[j * n + r] = rows[r * c + first + j];
     }
-    for (std::int64_t j = 0; j < count; ++j)
+    for (Index j = 0; j < count; ++j)
       out[first + j] =
           ordered_float(columns.data() + j * n, n, (n - 1) / 2, columns.data() + kColumns * n);
   }
@@ -282,9 +282,9 @@ void column_medians_float(const float* rows, std::int64_t n, std::int64_t c, flo
 
 using Lanes [[gnu::vector_size(kVectorBytes)]] = float;
 using LaneBits [[gnu::vector_size(kVectorBytes)]] = std::int32_t;
-constexpr std::int64_t kLaneCount = kVectorBytes / 4;
+constexpr Index kLaneCount = kVectorBytes / 4;
 constexpr int kTileVectors = 2;
-constexpr std::int64_t kTileColumns = kTileVectors * kLaneCount;
+constexpr Index kTileColumns = kTileVectors * kLaneCount;
 
 [[gnu::always_inline]] inline Lanes load_lanes(const float* from) {
   Lanes x;
@@ -303,11 +303,10 @@ constexpr std::int64_t kTileColumns = kTileVectors * kLaneCount;
 
 // C[R, kTileColumns] = A[R, depth] B[depth, kTileColumns], in registers.
 template <int R>
-[[gnu::always_inline]] inline void product_tile(std::int64_t depth, const float* a,
-                                                std::int64_t lda, const float* b,
-                                                Lanes (&c)[R][kTileVectors],
-                                                std::int64_t ldb = kPanelColumns) {
-  for (std::int64_t p = 0; p < depth; ++p) {
+[[gnu::always_inline]] inline void product_tile(Index depth, const float* a, Index lda,
+                                                const float* b, Lanes (&c)[R][kTileVectors],
+                                                Index ldb = kPanelColumns) {
+  for (Index p = 0; p < depth; ++p) {
     Lanes row[kTileVectors];
     for (int v = 0; v < kTileVectors; ++v) row[v] = load_lanes(b + p * ldb + v * kLaneCount);
     for (int r = 0; r < R; ++r) {
@@ -332,13 +331,13 @@ template <int R>
       most = reach > most ? reach : most;
     }
     store_lanes(most, to_most + v * kLaneCount);
-    for (std::int64_t i = 0; i < kLaneCount; ++i) to_sum[v * kLaneCount + i] += sum[i];
+    for (Index i = 0; i < kLaneCount; ++i) to_sum[v * kLaneCount + i] += sum[i];
   }
 }
 
 // `at`: the first column.
 template <int R>
-void pair_tile(const PairProduct<float>& x, std::int64_t row, std::int64_t at) {
+void pair_tile(const PairProduct<float>& x, Index row, Index at) {
   Lanes c[R][kTileVectors] = {};
   product_tile<R>(x.depth, x.a + row * x.lda, x.lda,
                   x.b + at / kPanelColumns * kPanelColumns * x.depth + at % kPanelColumns, c);
@@ -353,7 +352,7 @@ void pair_tile(const PairProduct<float>& x, std::int64_t row, std::int64_t at) {
   for (int v = 0; v < kTileVectors; ++v) {
     double* to_sum = x.sum + at + v * kLaneCount;
     double* to_abs = x.abs + at + v * kLaneCount;
-    for (std::int64_t i = 0; i < kLaneCount; ++i) {
+    for (Index i = 0; i < kLaneCount; ++i) {
       to_sum[i] += sum[v][i];
       to_abs[i] += abs[v][i];
     }
@@ -368,10 +367,10 @@ void pair_tile(const PairProduct<float>& x, std::int64_t row, std::int64_t at) {
   }
   if (x.origin == nullptr) return;
   for (int v = 0; v < kTileVectors; ++v) {
-    const std::int64_t column = at + v * kLaneCount;
+    const Index column = at + v * kLaneCount;
     const Lanes weight = load_lanes(x.weight + column);
     for (int r = 0; r < R; ++r) {
-      const std::int64_t place = (row + r) * x.ld + column;
+      const Index place = (row + r) * x.ld + column;
       const Lanes away = (c[r][v] - load_lanes(x.origin + place)) * weight;
       store_lanes(load_lanes(x.first + place) + away, x.first + place);
       store_lanes(load_lanes(x.second + place) + away * away, x.second + place);
@@ -380,7 +379,7 @@ void pair_tile(const PairProduct<float>& x, std::int64_t row, std::int64_t at) {
 }
 
 template <int R>
-void reach_tile(const ReachProduct& x, std::int64_t row, std::int64_t at) {
+void reach_tile(const ReachProduct& x, Index row, Index at) {
   Lanes c[R][kTileVectors] = {};
   product_tile<R>(x.depth, x.a + row * x.lda, x.lda,
                   x.b + at / kPanelColumns * kPanelColumns * x.depth + at % kPanelColumns, c);
@@ -388,12 +387,12 @@ void reach_tile(const ReachProduct& x, std::int64_t row, std::int64_t at) {
 }
 
 template <int R>
-void edge_tile(const EdgeProduct& x, std::int64_t row, std::int64_t at, Lanes* sum, Lanes* most) {
+void edge_tile(const EdgeProduct& x, Index row, Index at, Lanes* sum, Lanes* most) {
   Lanes c[R][kTileVectors] = {};
   product_tile<R>(x.depth, x.a + row * x.lda, x.lda,
                   x.b + at / kPanelColumns * kPanelColumns * x.depth + at % kPanelColumns, c);
   for (int v = 0; v < kTileVectors; ++v) {
-    const std::int64_t column = at + v * kLaneCount;
+    const Index column = at + v * kLaneCount;
     const Lanes factor = load_lanes(x.factor + column), bound = load_lanes(x.bound + column);
     for (int r = 0; r < R; ++r) {
       Lanes credit = c[r][v];
@@ -407,13 +406,13 @@ void edge_tile(const EdgeProduct& x, std::int64_t row, std::int64_t at, Lanes* s
 }
 
 template <int R>
-void head_tile(const HeadProduct<float>& x, std::int64_t row, std::int64_t at, float* square) {
+void head_tile(const HeadProduct<float>& x, Index row, Index at, float* square) {
   Lanes c[R][kTileVectors] = {};
   product_tile<R>(x.depth, x.a + row * x.lda, x.lda, x.b.at(at), c, x.b.ld);
   for (int r = 0; r < R; ++r) {
     Lanes squares = {};
     for (int v = 0; v < kTileVectors; ++v) {
-      const std::int64_t place = (row + r) * x.ld + at + v * kLaneCount;
+      const Index place = (row + r) * x.ld + at + v * kLaneCount;
       store_lanes(load_lanes(x.sum + place) + c[r][v], x.sum + place);
       store_lanes(load_lanes(x.abs + place) + size_of_lanes(c[r][v]), x.abs + place);
       squares += c[r][v] * c[r][v];
@@ -424,7 +423,7 @@ void head_tile(const HeadProduct<float>& x, std::int64_t row, std::int64_t at, f
 }
 
 template <int R>
-void pair_rows(const PairProduct<float>& x, std::int64_t rows, std::int64_t row, std::int64_t at) {
+void pair_rows(const PairProduct<float>& x, Index rows, Index row, Index at) {
   if (rows == R) {
     pair_tile<R>(x, row, at);
   } else if constexpr (R > 1) {
@@ -433,7 +432,7 @@ void pair_rows(const PairProduct<float>& x, std::int64_t rows, std::int64_t row,
 }
 
 template <int R>
-void reach_rows(const ReachProduct& x, std::int64_t rows, std::int64_t row, std::int64_t at) {
+void reach_rows(const ReachProduct& x, Index rows, Index row, Index at) {
   if (rows == R) {
     reach_tile<R>(x, row, at);
   } else if constexpr (R > 1) {
@@ -442,15 +441,15 @@ void reach_rows(const ReachProduct& x, std::int64_t rows, std::int64_t row, std:
 }
 
 template <int R>
-void edge_rows(const EdgeProduct& x, std::int64_t rows, std::int64_t row) {
+void edge_rows(const EdgeProduct& x, Index rows, Index row) {
   if (rows == R) {
     Lanes sum[R] = {}, most[R] = {};
-    for (std::int64_t at = x.begin / kTileColumns * kTileColumns; at < x.end; at += kTileColumns)
+    for (Index at = x.begin / kTileColumns * kTileColumns; at < x.end; at += kTileColumns)
       edge_tile<R>(x, row, at, sum, most);
     for (int r = 0; r < R; ++r) {
       double total = 0;
       float largest = x.most[row + r];
-      for (std::int64_t i = 0; i < kLaneCount; ++i) {
+      for (Index i = 0; i < kLaneCount; ++i) {
         total += sum[r][i];
         largest = std::max(largest, most[r][i]);
       }
@@ -463,8 +462,7 @@ void edge_rows(const EdgeProduct& x, std::int64_t rows, std::int64_t row) {
 }
 
 template <int R>
-void head_rows(const HeadProduct<float>& x, std::int64_t rows, std::int64_t row, std::int64_t at,
-               float* square) {
+void head_rows(const HeadProduct<float>& x, Index rows, Index row, Index at, float* square) {
   if (rows == R) {
     head_tile<R>(x, row, at, square);
   } else if constexpr (R > 1) {
@@ -473,47 +471,45 @@ void head_rows(const HeadProduct<float>& x, std::int64_t rows, std::int64_t row,
 }
 
 void pair_sums_float(const PairProduct<float>& x) {
-  for (std::int64_t row = 0; row < x.rows; row += kTileRows) {
-    const std::int64_t rows = std::min<std::int64_t>(kTileRows, x.rows - row);
-    for (std::int64_t at = 0; at < x.columns; at += kTileColumns)
-      pair_rows<kTileRows>(x, rows, row, at);
+  for (Index row = 0; row < x.rows; row += kTileRows) {
+    const Index rows = std::min<Index>(kTileRows, x.rows - row);
+    for (Index at = 0; at < x.columns; at += kTileColumns) pair_rows<kTileRows>(x, rows, row, at);
   }
 }
 
 void reach_sums_float(const ReachProduct& x) {
-  for (std::int64_t row = 0; row < x.rows; row += kTileRows) {
-    const std::int64_t rows = std::min<std::int64_t>(kTileRows, x.rows - row);
-    for (std::int64_t at = 0; at < x.columns; at += kTileColumns)
-      reach_rows<kTileRows>(x, rows, row, at);
+  for (Index row = 0; row < x.rows; row += kTileRows) {
+    const Index rows = std::min<Index>(kTileRows, x.rows - row);
+    for (Index at = 0; at < x.columns; at += kTileColumns) reach_rows<kTileRows>(x, rows, row, at);
   }
 }
 
 void edge_sums_float(const EdgeProduct& x) {
-  for (std::int64_t row = 0; row < x.rows; row += kTileRows)
-    edge_rows<kTileRows>(x, std::min<std::int64_t>(kTileRows, x.rows - row), row);
+  for (Index row = 0; row < x.rows; row += kTileRows)
+    edge_rows<kTileRows>(x, std::min<Index>(kTileRows, x.rows - row), row);
 }
 
 // Columns of B that fit a tile stay in the cache while the rows of a block pass by.
 void head_sums_float(const HeadProduct<float>& x) {
-  constexpr std::int64_t kBlock = 8 * kDeepRows;
-  for (std::int64_t first = 0; first < x.rows; first += kBlock) {
-    const std::int64_t end = std::min(x.rows, first + kBlock);
+  constexpr Index kBlock = 8 * kDeepRows;
+  for (Index first = 0; first < x.rows; first += kBlock) {
+    const Index end = std::min(x.rows, first + kBlock);
     float square[kBlock * kLaneCount] = {};
-    for (std::int64_t at = 0; at < x.columns; at += kTileColumns) {
-      for (std::int64_t row = first; row < end; row += kDeepRows)
-        head_rows<kDeepRows>(x, std::min<std::int64_t>(kDeepRows, end - row), row, at,
+    for (Index at = 0; at < x.columns; at += kTileColumns) {
+      for (Index row = first; row < end; row += kDeepRows)
+        head_rows<kDeepRows>(x, std::min<Index>(kDeepRows, end - row), row, at,
                              square + (row - first) * kLaneCount);
     }
-    for (std::int64_t row = first; row < end; ++row) {
+    for (Index row = first; row < end; ++row) {
       double total = 0;
-      for (std::int64_t i = 0; i < kLaneCount; ++i) total += square[(row - first) * kLaneCount + i];
+      for (Index i = 0; i < kLaneCount; ++i) total += square[(row - first) * kLaneCount + i];
       x.square[row * x.square_ld] = total;
     }
   }
 }
 
 template <int R>
-void writer_tile(const WriterProduct& x, std::int64_t row, std::int64_t at, float* square) {
+void writer_tile(const WriterProduct& x, Index row, Index at, float* square) {
   Lanes c[R][kTileVectors] = {};
   product_tile<R>(x.depth, x.a + row * x.lda, x.lda, x.b.at(at), c, x.b.ld);
   for (int v = 0; v < kTileVectors; ++v) {
@@ -522,8 +518,8 @@ void writer_tile(const WriterProduct& x, std::int64_t row, std::int64_t at, floa
       sum += c[r][v];
       abs += size_of_lanes(c[r][v]);
     }
-    const std::int64_t column = at + v * kLaneCount;
-    for (std::int64_t i = 0; i < kLaneCount; ++i) {
+    const Index column = at + v * kLaneCount;
+    for (Index i = 0; i < kLaneCount; ++i) {
       x.sum[column + i] += static_cast<double>(sum[i]);
       x.abs[column + i] += static_cast<double>(abs[i]);
     }
@@ -539,8 +535,7 @@ void writer_tile(const WriterProduct& x, std::int64_t row, std::int64_t at, floa
 }
 
 template <int R>
-void writer_rows(const WriterProduct& x, std::int64_t rows, std::int64_t row, std::int64_t at,
-                 float* square) {
+void writer_rows(const WriterProduct& x, Index rows, Index row, Index at, float* square) {
   if (rows == R) {
     writer_tile<R>(x, row, at, square);
   } else if constexpr (R > 1) {
@@ -551,24 +546,24 @@ void writer_rows(const WriterProduct& x, std::int64_t rows, std::int64_t row, st
 // Rows of a block stay in the second cache while B passes by. No tile has more than one row less
 // than another, for one of few rows waits for B.
 void writer_sums_float(const WriterProduct& x) {
-  constexpr std::int64_t kTiles = 8;
-  const std::int64_t tiles = (x.rows + kDeepRows - 1) / kDeepRows;
-  const auto begin = [&](std::int64_t tile) {
+  constexpr Index kTiles = 8;
+  const Index tiles = (x.rows + kDeepRows - 1) / kDeepRows;
+  const auto begin = [&](Index tile) {
     return x.rows / tiles * tile + std::min(tile, x.rows % tiles);
   };
-  for (std::int64_t first = 0; first < tiles; first += kTiles) {
-    const std::int64_t end = std::min(tiles, first + kTiles), top = begin(first);
+  for (Index first = 0; first < tiles; first += kTiles) {
+    const Index end = std::min(tiles, first + kTiles), top = begin(first);
     float square[kTiles * kDeepRows * kLaneCount] = {};
-    for (std::int64_t at = 0; at < x.columns; at += kTileColumns) {
-      for (std::int64_t tile = first; tile < end; ++tile) {
-        const std::int64_t row = begin(tile);
+    for (Index at = 0; at < x.columns; at += kTileColumns) {
+      for (Index tile = first; tile < end; ++tile) {
+        const Index row = begin(tile);
         writer_rows<kDeepRows>(x, begin(tile + 1) - row, row, at,
                                square + (row - top) * kLaneCount);
       }
     }
-    for (std::int64_t row = top; row < begin(end); ++row) {
+    for (Index row = top; row < begin(end); ++row) {
       double total = 0;
-      for (std::int64_t i = 0; i < kLaneCount; ++i)
+      for (Index i = 0; i < kLaneCount; ++i)
         total += static_cast<double>(square[(row - top) * kLaneCount + i]);
       x.square[row] = total;
     }
@@ -576,7 +571,7 @@ void writer_sums_float(const WriterProduct& x) {
 }
 
 template <int R>
-void packed_tile(const PackedProduct<float>& x, std::int64_t row, std::int64_t at) {
+void packed_tile(const PackedProduct<float>& x, Index row, Index at) {
   Lanes c[R][kTileVectors] = {};
   product_tile<R>(x.depth, x.a + row * x.lda, x.lda, x.b.at(at), c, x.b.ld);
   float* to = x.c + at / kPanelColumns * x.c_panel + at % kPanelColumns + row * x.ldc;
@@ -591,8 +586,7 @@ void packed_tile(const PackedProduct<float>& x, std::int64_t row, std::int64_t a
 }
 
 template <int R>
-void packed_rows(const PackedProduct<float>& x, std::int64_t rows, std::int64_t row,
-                 std::int64_t at) {
+void packed_rows(const PackedProduct<float>& x, Index rows, Index row, Index at) {
   if (rows == R) {
     packed_tile<R>(x, row, at);
   } else if constexpr (R > 1) {
@@ -601,9 +595,9 @@ void packed_rows(const PackedProduct<float>& x, std::int64_t rows, std::int64_t 
 }
 
 void packed_product_float(const PackedProduct<float>& x) {
-  for (std::int64_t at = 0; at < x.columns; at += kTileColumns) {
-    for (std::int64_t row = 0; row < x.rows; row += kDeepRows)
-      packed_rows<kDeepRows>(x, std::min<std::int64_t>(kDeepRows, x.rows - row), row, at);
+  for (Index at = 0; at < x.columns; at += kTileColumns) {
+    for (Index row = 0; row < x.rows; row += kDeepRows)
+      packed_rows<kDeepRows>(x, std::min<Index>(kDeepRows, x.rows - row), row, at);
   }
 }
 
@@ -612,7 +606,7 @@ inline float sum_of_lanes(Lanes x) {
   float lanes[kLaneCount];
   store_lanes(x, lanes);
   Four sum = {};
-  for (std::int64_t i = 0; i < kLaneCount; i += 4) {
+  for (Index i = 0; i < kLaneCount; i += 4) {
     Four part;
     __builtin_memcpy(&part, lanes + i, sizeof part);
     sum += part;
@@ -621,13 +615,13 @@ inline float sum_of_lanes(Lanes x) {
 }
 
 template <int R, int C>
-void turned_tile(const TurnedProduct& x, std::int64_t row, std::int64_t column) {
-  const std::int64_t whole = x.depth / kLaneCount * kLaneCount, rest = x.depth - whole;
+void turned_tile(const TurnedProduct& x, Index row, Index column) {
+  const Index whole = x.depth / kLaneCount * kLaneCount, rest = x.depth - whole;
   Lanes sum[R][C] = {};
-  for (std::int64_t part = 0; part < x.parts; ++part) {
+  for (Index part = 0; part < x.parts; ++part) {
     const float* a = x.a + row * x.lda + part * x.depth;
     const float* b = x.b + column * x.ldb + part * x.b_part;
-    for (std::int64_t p = 0; p < whole; p += kLaneCount) {
+    for (Index p = 0; p < whole; p += kLaneCount) {
       Lanes of[C];
       for (int c = 0; c < C; ++c) of[c] = load_lanes(b + c * x.ldb + p);
       for (int r = 0; r < R; ++r) {
@@ -657,13 +651,13 @@ void turned_tile(const TurnedProduct& x, std::int64_t row, std::int64_t column) 
 
 // As many rows, and columns, at once as are left: the most, half of them, one.
 template <int R, int C>
-void turned_rows(const TurnedProduct& x, std::int64_t row, std::int64_t column) {
+void turned_rows(const TurnedProduct& x, Index row, Index column) {
   for (; row + R <= x.rows; row += R) turned_tile<R, C>(x, row, column);
   if constexpr (R > 1) turned_rows<R / 2, C>(x, row, column);
 }
 
 template <int C>
-void turned_columns(const TurnedProduct& x, std::int64_t column) {
+void turned_columns(const TurnedProduct& x, Index column) {
   for (; column + C <= x.columns; column += C) turned_rows<kTurnedRows, C>(x, 0, column);
   if constexpr (C > 1) turned_columns<C / 2>(x, column);
 }
@@ -671,13 +665,12 @@ void turned_columns(const TurnedProduct& x, std::int64_t column) {
 void turned_product_float(const TurnedProduct& x) { turned_columns<kTurnedColumns>(x, 0); }
 
 // Four rows and four columns at a time.
-void turn_rows_float(const float* from, std::int64_t ld, std::int64_t rows, std::int64_t columns,
-                     float* const* to) {
+void turn_rows_float(const float* from, Index ld, Index rows, Index columns, float* const* to) {
   using Four [[gnu::vector_size(16)]] = float;
-  std::int64_t r = 0;
+  Index r = 0;
   for (; r + 4 <= rows; r += 4) {
     const float* p = from + r * ld;
-    std::int64_t c = 0;
+    Index c = 0;
     for (; c + 4 <= columns; c += 4) {
       Four a0, a1, a2, a3;
       __builtin_memcpy(&a0, p + c, 16);
@@ -699,13 +692,13 @@ void turn_rows_float(const float* from, std::int64_t ld, std::int64_t rows, std:
     }
   }
   for (; r < rows; ++r) {
-    for (std::int64_t c = 0; c < columns; ++c) to[c][r] = from[r * ld + c];
+    for (Index c = 0; c < columns; ++c) to[c][r] = from[r * ld + c];
   }
 }
 
-void floored_inverses_float(const float* sum, const float* abs, std::int64_t n, double beta,
-                            double floor, double* out) {
-  for (std::int64_t i = 0; i < n; ++i) out[i] = base::floored_inverse(sum[i], abs[i], beta, floor);
+void floored_inverses_float(const float* sum, const float* abs, Index n, double beta, double floor,
+                            double* out) {
+  for (Index i = 0; i < n; ++i) out[i] = base::floored_inverse(sum[i], abs[i], beta, floor);
 }
 
 constexpr FloatKernels kKernels = {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/formulas.h"
+#include "base/index.h"
 #include "base/scratch.h"
 
 // As in kernels.cc: chosen by what the processor can do.
@@ -17,19 +18,17 @@ namespace unpack::backend {
 namespace {
 
 // Of a column that are taken in one go: as much of all rows of A stays in the second cache.
-constexpr std::int64_t kDepth = 2048;
+constexpr Index kDepth = 2048;
 // A block of a matrix that lies row by row: in the second cache, too, while all rows of A pass by.
-constexpr std::int64_t kBlockRows = 128;
-constexpr std::int64_t kBlockColumns = 256;
+constexpr Index kBlockRows = 128;
+constexpr Index kBlockColumns = 256;
 
 // How m rows are shared out to passes of at most `most`, each with as many as the others or one
 // more.
 struct Passes {
-  std::int64_t m, count;
-  Passes(std::int64_t rows, std::int64_t most) : m(rows), count((rows + most - 1) / most) {}
-  std::int64_t begin(std::int64_t pass) const {
-    return m / count * pass + std::min(pass, m % count);
-  }
+  Index m, count;
+  Passes(Index rows, Index most) : m(rows), count((rows + most - 1) / most) {}
+  Index begin(Index pass) const { return m / count * pass + std::min(pass, m % count); }
 };
 
 namespace portable {

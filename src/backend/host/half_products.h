@@ -3,11 +3,11 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/index.h"
 #include "unpack/config.h"
 
 namespace unpack::backend {
@@ -16,31 +16,31 @@ namespace unpack::backend {
 // function of the same way left it.
 struct HalfProduct {
   DType dtype = DType::bf16;  // of W: bf16 or f16
-  std::int64_t m = 0, n = 0, k = 0;
+  Index m = 0, n = 0, k = 0;
   const float* a = nullptr;
   float* c = nullptr;
-  std::int64_t ldc = 0;
+  Index ldc = 0;
 };
 
 // Rows of A, lda apart, in the order that a product reads them; a[i, p] times scale[p] where that
 // is given.
 struct HalfRows {
-  std::int64_t m = 0, k = 0;
+  Index m = 0, k = 0;
   const float* a = nullptr;
-  std::int64_t lda = 0;
+  Index lda = 0;
   const float* scale = nullptr;
 };
 
 // The same for one instruction set. A non-finite value in W makes one of C, whatever A is.
 struct HalfKernels {
   // Numbers that packed rows take.
-  std::int64_t (*packed_size)(std::int64_t m, std::int64_t k);
+  Index (*packed_size)(Index m, Index k);
   // W lies column by column (torch's Linear): columns[j] are k halves one after the other.
   void (*pack_along)(DType dtype, const HalfRows& rows, float* out);
   void (*along)(const HalfProduct& product, const std::byte* const* columns);
   // W lies row by row, `pitch` bytes apart (Conv1D, and the first turned): row p are n halves.
   void (*pack_across)(const HalfRows& rows, float* out);
-  void (*across)(const HalfProduct& product, const std::byte* w, std::int64_t pitch);
+  void (*across)(const HalfProduct& product, const std::byte* w, Index pitch);
 };
 
 // Those that this processor can run, the fastest first: "avx512", "avx2", "portable".

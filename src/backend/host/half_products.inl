@@ -3,9 +3,9 @@
 
 using Bits [[gnu::vector_size(kBytes)]] = std::uint32_t;
 
-constexpr std::int64_t kLanes = kBytes / 4;
-constexpr std::int64_t kStep = 2 * kLanes;  // halves in a vector's bytes: two vectors of floats
-constexpr std::int64_t kHalf = 2;           // bytes
+constexpr Index kLanes = kBytes / 4;
+constexpr Index kStep = 2 * kLanes;  // halves in a vector's bytes: two vectors of floats
+constexpr Index kHalf = 2;           // bytes
 
 [[gnu::always_inline]] inline Floats load(const float* from) {
   Floats x;
@@ -30,12 +30,10 @@ template <bool bf16>
 }
 
 // Where element i of a step stands in its two vectors.
-inline std::int64_t place_in_step(bool bf16, std::int64_t i) {
-  return bf16 ? i % 2 * kLanes + i / 2 : i;
-}
+inline Index place_in_step(bool bf16, Index i) { return bf16 ? i % 2 * kLanes + i / 2 : i; }
 
-std::int64_t whole_steps(std::int64_t k) { return (k + kStep - 1) / kStep; }
-std::int64_t packed_size(std::int64_t m, std::int64_t k) { return m * whole_steps(k) * kStep; }
+Index whole_steps(Index k) { return (k + kStep - 1) / kStep; }
+Index packed_size(Index m, Index k) { return m * whole_steps(k) * kStep; }
 
 // Along the columns of W
 // -------------------------------------------------------------------------------------------------
@@ -45,17 +43,17 @@ std::int64_t packed_size(std::int64_t m, std::int64_t k) { return m * whole_step
 void pack_along(DType dtype, const HalfRows& rows, float* out) {
   const bool bf16 = dtype == DType::bf16;
   const Passes passes(rows.m, kRows);
-  for (std::int64_t begin = 0; begin < rows.k; begin += kDepth) {
-    const std::int64_t depth = std::min(kDepth, rows.k - begin), steps = whole_steps(depth);
-    for (std::int64_t pass = 0; pass < passes.count; ++pass) {
-      for (std::int64_t s = 0; s < steps; ++s) {
-        for (std::int64_t r = passes.begin(pass); r < passes.begin(pass + 1); ++r, out += kStep) {
-          const std::int64_t p = begin + s * kStep, n = std::min(kStep, rows.k - p);
+  for (Index begin = 0; begin < rows.k; begin += kDepth) {
+    const Index depth = std::min(kDepth, rows.k - begin), steps = whole_steps(depth);
+    for (Index pass = 0; pass < passes.count; ++pass) {
+      for (Index s = 0; s < steps; ++s) {
+        for (Index r = passes.begin(pass); r < passes.begin(pass + 1); ++r, out += kStep) {
+          const Index p = begin + s * kStep, n = std::min(kStep, rows.k - p);
           const float* from = rows.a + r * rows.lda + p;
           float step[kStep] = {};
-          for (std::int64_t i = 0; i < n; ++i)
+          for (Index i = 0; i < n; ++i)
             step[i] = rows.scale ? from[i] * rows.scale[p + i] : from[i];
-          for (std::int64_t i = 0; i < kLanes; ++i) {
+          for (Index i = 0; i < kLanes; ++i) {
             out[i] = step[bf16 ? 2 * i : i];
             out[kLanes + i] = step[bf16 ? 2 * i + 1 : kLanes + i];
           }
@@ -68,7 +66,7 @@ void pack_along(DType dtype, const HalfRows& rows, float* out) {
 // One step of R rows and N columns.
 template <bool bf16, int R, int N>
 [[gnu::always_inline]] inline void add_step(const float* a, const std::byte* const* columns,
-                                            std::int64_t offset, Floats (&sum)[R][N]) {
+                                            Index offset, Floats (&sum)[R][N]) {
   Floats first[R], second[R];
   for (int r = 0; r < R; ++r) {
     first[r] = load(a + r * kStep);
@@ -89,7 +87,7 @@ template <bool bf16, int R, int N>
     store(x, half);
     using Quarter [[gnu::vector_size(16)]] = float;
     Quarter sum = {};
-    for (std::int64_t i = 0; i < kLanes; i += 4) {
+    for (Index i = 0; i < kLanes; i += 4) {
       Quarter some;
       __builtin_memcpy(&some, half + i, sizeof some);
       sum += some;
@@ -103,17 +101,17 @@ template <bool bf16, int R, int N>
 // C[R, N] (+)= one part of kDepth; `ahead` are columns to be fetched meanwhile, of which this pass
 // has some.
 template <bool bf16, int R, int N>
-void add_along(std::int64_t depth, const float* a, const std::byte* const* columns,
-               const std::byte* const* ahead, int fetched, bool add, float* c, std::int64_t ldc) {
+void add_along(Index depth, const float* a, const std::byte* const* columns,
+               const std::byte* const* ahead, int fetched, bool add, float* c, Index ldc) {
   Floats sum[R][N] = {};
-  const std::int64_t steps = depth / kStep;
+  const Index steps = depth / kStep;
   const std::byte* own[N];
   for (int j = 0; j < N; ++j) own[j] = columns[j];
-  for (std::int64_t s = 0; s < steps; ++s) {
+  for (Index s = 0; s < steps; ++s) {
     for (int j = 0; j < fetched; ++j) __builtin_prefetch(ahead[j] + s * kBytes, 0, 2);
     add_step<bf16, R, N>(a + s * R * kStep, own, s * kBytes, sum);
   }
-  if (const std::int64_t rest = depth - steps * kStep; rest > 0) {
+  if (const Index rest = depth - steps * kStep; rest > 0) {
     std::byte last[N][kBytes] = {};
     for (int j = 0; j < N; ++j) {
       __builtin_memcpy(last[j], own[j] + steps * kBytes, rest * kHalf);
@@ -130,9 +128,8 @@ void add_along(std::int64_t depth, const float* a, const std::byte* const* colum
 }
 
 template <bool bf16, int R, int N>
-void add_rows_along(std::int64_t rows, std::int64_t depth, const float* a,
-                    const std::byte* const* columns, const std::byte* const* ahead, int fetched,
-                    bool add, float* c, std::int64_t ldc) {
+void add_rows_along(Index rows, Index depth, const float* a, const std::byte* const* columns,
+                    const std::byte* const* ahead, int fetched, bool add, float* c, Index ldc) {
   if (rows == R) {
     add_along<bf16, R, N>(depth, a, columns, ahead, fetched, add, c, ldc);
   } else if constexpr (R > 1) {
@@ -144,29 +141,29 @@ template <bool bf16>
 void along_of(const HalfProduct& p, const std::byte* const* columns) {
   const Passes passes(p.m, kRows);
   const float* a = p.a;
-  for (std::int64_t begin = 0; begin < p.k; begin += kDepth) {
-    const std::int64_t depth = std::min(kDepth, p.k - begin), padded = whole_steps(depth) * kStep;
-    for (std::int64_t j = 0; j < p.n;) {
+  for (Index begin = 0; begin < p.k; begin += kDepth) {
+    const Index depth = std::min(kDepth, p.k - begin), padded = whole_steps(depth) * kStep;
+    for (Index j = 0; j < p.n;) {
       const bool whole = j + kColumns <= p.n;
-      const std::int64_t width = whole ? kColumns : 1;
+      const Index width = whole ? kColumns : 1;
       const std::byte* now[kColumns];
       const std::byte* next[kColumns];
       // What comes behind these columns: the ones beside them, or the first ones further down.
       const bool last = j + 2 * kColumns > p.n;
-      const std::int64_t beside = last ? 0 : j + kColumns;
-      const std::int64_t down = kHalf * (last ? begin + kDepth : begin);
+      const Index beside = last ? 0 : j + kColumns;
+      const Index down = kHalf * (last ? begin + kDepth : begin);
       const bool any = whole && p.n >= kColumns && (!last || begin + kDepth < p.k);
-      for (std::int64_t i = 0; i < width; ++i) {
+      for (Index i = 0; i < width; ++i) {
         now[i] = columns[j + i] + kHalf * begin;
         if (any) next[i] = columns[beside + i] + down;
       }
-      for (std::int64_t pass = 0; pass < passes.count; ++pass) {
-        const std::int64_t row = passes.begin(pass), rows = passes.begin(pass + 1) - row;
+      for (Index pass = 0; pass < passes.count; ++pass) {
+        const Index row = passes.begin(pass), rows = passes.begin(pass + 1) - row;
         const float* from = a + row * padded;
         float* to = p.c + row * p.ldc + j;
         if (whole) {
-          const std::int64_t first = any ? kColumns * pass / passes.count : 0;
-          const std::int64_t end = any ? kColumns * (pass + 1) / passes.count : 0;
+          const Index first = any ? kColumns * pass / passes.count : 0;
+          const Index end = any ? kColumns * (pass + 1) / passes.count : 0;
           add_rows_along<bf16, kRows, kColumns>(rows, depth, from, now, next + first, end - first,
                                                 begin > 0, to, p.ldc);
         } else {
@@ -189,9 +186,9 @@ void along(const HalfProduct& product, const std::byte* const* columns) {
 // Passes, in each the places of the sum, in each the rows of the pass.
 void pack_across(const HalfRows& rows, float* out) {
   const Passes passes(rows.m, kRowsAcross);
-  for (std::int64_t pass = 0; pass < passes.count; ++pass) {
-    for (std::int64_t p = 0; p < rows.k; ++p) {
-      for (std::int64_t r = passes.begin(pass); r < passes.begin(pass + 1); ++r) {
+  for (Index pass = 0; pass < passes.count; ++pass) {
+    for (Index p = 0; p < rows.k; ++p) {
+      for (Index r = passes.begin(pass); r < passes.begin(pass + 1); ++r) {
         const float x = rows.a[r * rows.lda + p];
         *out++ = rows.scale ? x * rows.scale[p] : x;
       }
@@ -202,14 +199,14 @@ void pack_across(const HalfRows& rows, float* out) {
 // sum[R, kStep] += A[R, depth] W[depth, kStep], in the order of widened vectors. A line of what is
 // `ahead` bytes further on is fetched with every row.
 template <bool bf16, int R>
-void add_across(std::int64_t depth, const float* a, const std::byte* w, std::int64_t pitch,
-                std::int64_t ahead, float* sums) {
+void add_across(Index depth, const float* a, const std::byte* w, Index pitch, Index ahead,
+                float* sums) {
   Floats sum[R][2];
   for (int r = 0; r < R; ++r) {
     sum[r][0] = load(sums + r * kStep);
     sum[r][1] = load(sums + r * kStep + kLanes);
   }
-  for (std::int64_t p = 0; p < depth; ++p) {
+  for (Index p = 0; p < depth; ++p) {
     const std::byte* row = w + p * pitch;
     __builtin_prefetch(row + ahead, 0, 2);
     Floats low, high;
@@ -227,8 +224,8 @@ void add_across(std::int64_t depth, const float* a, const std::byte* w, std::int
 }
 
 template <bool bf16, int R>
-void add_rows_across(std::int64_t rows, std::int64_t depth, const float* a, const std::byte* w,
-                     std::int64_t pitch, std::int64_t ahead, float* sums) {
+void add_rows_across(Index rows, Index depth, const float* a, const std::byte* w, Index pitch,
+                     Index ahead, float* sums) {
   if (rows == R) {
     add_across<bf16, R>(depth, a, w, pitch, ahead, sums);
   } else if constexpr (R > 1) {
@@ -237,48 +234,48 @@ void add_rows_across(std::int64_t rows, std::int64_t depth, const float* a, cons
 }
 
 template <bool bf16>
-void across_of(const HalfProduct& p, const std::byte* w, std::int64_t pitch) {
+void across_of(const HalfProduct& p, const std::byte* w, Index pitch) {
   const Passes passes(p.m, kRowsAcross);
   base::Scratch scratch, end;
   auto* sums = scratch.of<float>(p.m * kBlockColumns);
   auto* tail = end.of<std::byte>(kBlockRows * kBytes);
-  for (std::int64_t first = 0; first < p.n; first += kBlockColumns) {
-    const std::int64_t columns = std::min(kBlockColumns, p.n - first);
+  for (Index first = 0; first < p.n; first += kBlockColumns) {
+    const Index columns = std::min(kBlockColumns, p.n - first);
     std::fill_n(sums, p.m * kBlockColumns, 0.0F);
-    for (std::int64_t begin = 0; begin < p.k; begin += kBlockRows) {
-      const std::int64_t depth = std::min(kBlockRows, p.k - begin);
+    for (Index begin = 0; begin < p.k; begin += kBlockRows) {
+      const Index depth = std::min(kBlockRows, p.k - begin);
       const bool more = begin + 2 * kBlockRows <= p.k;
-      for (std::int64_t j = 0; j < columns; j += kStep) {
-        const std::int64_t width = std::min(kStep, columns - j);
+      for (Index j = 0; j < columns; j += kStep) {
+        const Index width = std::min(kStep, columns - j);
         const std::byte* from = w + begin * pitch + kHalf * (first + j);
-        std::int64_t apart = pitch;
+        Index apart = pitch;
         if (width < kStep) {  // the last columns: nothing behind them may be read
           std::fill_n(tail, depth * kBytes, std::byte{0});
-          for (std::int64_t i = 0; i < depth; ++i)
+          for (Index i = 0; i < depth; ++i)
             std::copy_n(from + i * pitch, width * kHalf, tail + i * kBytes);
           from = tail;
           apart = kBytes;
         }
-        for (std::int64_t pass = 0; pass < passes.count; ++pass) {
-          const std::int64_t row = passes.begin(pass), rows = passes.begin(pass + 1) - row;
-          const std::int64_t ahead = pass == 0 && more && apart == pitch ? kBlockRows * pitch : 0;
+        for (Index pass = 0; pass < passes.count; ++pass) {
+          const Index row = passes.begin(pass), rows = passes.begin(pass + 1) - row;
+          const Index ahead = pass == 0 && more && apart == pitch ? kBlockRows * pitch : 0;
           add_rows_across<bf16, kRowsAcross>(rows, depth, p.a + row * p.k + begin * rows, from,
                                              apart, ahead, sums + j * p.m + row * kStep);
         }
       }
     }
-    for (std::int64_t j = 0; j < columns; j += kStep) {
-      for (std::int64_t r = 0; r < p.m; ++r) {
+    for (Index j = 0; j < columns; j += kStep) {
+      for (Index r = 0; r < p.m; ++r) {
         const float* from = sums + j * p.m + r * kStep;
         float* to = p.c + r * p.ldc + first + j;
-        for (std::int64_t i = 0; i < std::min(kStep, columns - j); ++i)
+        for (Index i = 0; i < std::min(kStep, columns - j); ++i)
           to[i] = from[place_in_step(bf16, i)];
       }
     }
   }
 }
 
-void across(const HalfProduct& product, const std::byte* w, std::int64_t pitch) {
+void across(const HalfProduct& product, const std::byte* w, Index pitch) {
   (product.dtype == DType::bf16 ? across_of<true> : across_of<false>)(product, w, pitch);
 }
 

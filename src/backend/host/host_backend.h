@@ -18,6 +18,7 @@
 #include "backend/host/host_base.h"
 #include "backend/host/kernels.h"
 #include "backend/score_plan.h"
+#include "base/index.h"
 #include "base/once.h"
 #include "base/scratch.h"
 #include "base/thread_pool.h"
@@ -42,17 +43,14 @@ class HostProducts : public HostForward<T> {
 
   // Those of all heads of the first layers with panels of w, [panel][source, head][E, columns], the
   // columns in panels as kernels.h has them.
-  std::int64_t product_size(const Panels<T>& w, int sources) const;  // of one panel
-  void make_products(const Panels<T>& w, int sources, std::int64_t first, std::int64_t count,
-                     T* out);
+  Index product_size(const Panels<T>& w, int sources) const;  // of one panel
+  void make_products(const Panels<T>& w, int sources, Index first, Index count, T* out);
   // All panels of a layer's neurons where the model keeps them.
   std::shared_ptr<const PanelValues<T>> kept_products(int index, MlpSide side);
-  void add_with_products(const MlpView& view, const T* products, const Panels<T>& in,
-                         std::int64_t p, std::int64_t begin, std::int64_t positions, double* sum,
-                         double* square, T* last);
+  void add_with_products(const MlpView& view, const T* products, const Panels<T>& in, Index p,
+                         Index begin, Index positions, double* sum, double* square, T* last);
   // b[depth, n], whose rows lie one after the other, as the right side of a product.
-  static InPanels<T> in_panels(const T* b, std::int64_t depth, std::int64_t n,
-                               base::Scratch& packed);
+  static InPanels<T> in_panels(const T* b, Index depth, Index n, base::Scratch& packed);
 
  private:
   struct Kept {
@@ -82,9 +80,9 @@ class HostPairs : public HostProducts<T> {
     const std::vector<T>& norm;  // [heads, E]
     const T* dev;
     int heads;
-    std::int64_t e;
+    Index e;
     bool changes() const { return table != nullptr || !norm.empty(); }
-    void operator()(std::int64_t position, std::int64_t head, T* u) const;
+    void operator()(Index position, Index head, T* u) const;
   };
   PullBack key_pull(const AttentionView& view, const RolePanels<T>& w, const RotaryTable* table);
   PullBack query_pull(const AttentionView& view, const RolePanels<T>& w, const RotaryTable* table);
@@ -95,7 +93,7 @@ class HostPairs : public HostProducts<T> {
   void hide(const AttentionView& view, int query, T* rows) const;
   // Every writer as a key (query) of the heads of one panel, scaled, normed and turned:
   // out[head, S, Cl, E], which one panel leaves to the next.
-  void projected(const AttentionView& view, const Panels<T>& w, std::int64_t p, bool low_rank,
+  void projected(const AttentionView& view, const Panels<T>& w, Index p, bool low_rank,
                  const PullBack& forth, Array& out);
 
  private:
@@ -138,7 +136,7 @@ class HostPairSums : public HostPairs<T> {
  private:
   // Sums of one head's queries [begin, begin + n), of all sources.
   struct KeyBlock {
-    std::int64_t head, begin, n;
+    Index head, begin, n;
     const T* keys;  // [S, Cl, E]
   };
   void tabled_block(const AttentionView& view, const KeyBlock& block, AttentionSums& sums,
@@ -198,7 +196,7 @@ class HostNeurons : public HostHeads<T> {
 
  private:
   struct NeuronPanels {
-    std::int64_t first, count;
+    Index first, count;
     const T* products;  // of the heads, or null: every writer is multiplied as it is
   };
   void neuron_panels(const MlpView& view, const Panels<T>& in, const NeuronPanels& some,
@@ -207,8 +205,7 @@ class HostNeurons : public HostHeads<T> {
   MlpSums expert_sums(const MlpView& view, MlpSide side);
   // [Cl, k]
   void router_scores(const MlpView& view, Scores scores, int query, T* out);
-  std::int64_t positions_together(const Panels<T>& in, std::int64_t writers,
-                                  std::int64_t length) const;
+  Index positions_together(const Panels<T>& in, Index writers, Index length) const;
 };
 
 template <typename T>
@@ -250,8 +247,8 @@ class HostReads : public HostBackend<T> {
   using typename ReadOps::HeadReads, typename ReadOps::NeuronCredit;
   HeadReads head_reads(const AttentionView& view, const AttentionSums& sums, const Options& options,
                        std::span<const double> directions) override;
-  NeuronCredit neuron_credit(const Array& own, std::int64_t rows, const Array* pre,
-                             const MlpSums* sums, double beta, double weight) override;
+  NeuronCredit neuron_credit(const Array& own, Index rows, const Array* pre, const MlpSums* sums,
+                             double beta, double weight) override;
   void neuron_reads(const MlpView& view, MlpSide side, Scores scores, const Array& coef,
                     std::vector<double>& out) override;
   Array key_medians(const AttentionView& view, const AttentionSums& sums) override;
@@ -284,18 +281,18 @@ class HostEdges : public HostReads<T> {
   using typename HostBase<T>::RotaryTable;
   // Which writers at which position, as keys or values.
   struct Sources {
-    std::int64_t position;
+    Index position;
     int first, count;
   };
   // Queries that read them.
   struct Queries {
-    std::int64_t first, count;
+    Index first, count;
   };
   // Those of a head from a source on that pass anything on.
-  static Queries queries_from(const HeadReads& reads, std::int64_t head, std::int64_t source) {
+  static Queries queries_from(const HeadReads& reads, Index head, Index source) {
     const auto& active = reads.active[head];
-    const std::int64_t first = std::max<std::int64_t>(active.first, source);
-    return {first, std::max<std::int64_t>(0, active.end - first)};
+    const Index first = std::max<Index>(active.first, source);
+    return {first, std::max<Index>(0, active.end - first)};
   }
   void project_writers(const AttentionView& view, const Panels<T>& w, const Sources& of, T* out);
   void project_keys(const AttentionView& view, const RolePanels<T>& w, const Panels<T>& k,
@@ -304,18 +301,16 @@ class HostEdges : public HostReads<T> {
  private:
   EdgesInto edges_into(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
                        int writer, int source);
-  std::vector<T> to_model(const Panels<T>& w, bool grouped, const T* rows, std::int64_t begin,
-                          std::int64_t n);
+  std::vector<T> to_model(const Panels<T>& w, bool grouped, const T* rows, Index begin, Index n);
   void key_rows(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
-                std::int64_t head, const Queries& queries, const Sources& of, const T* projected,
-                T* tile);
-  void value_rows(const AttentionView& view, const HeadReads& reads, std::int64_t head,
+                Index head, const Queries& queries, const Sources& of, const T* projected, T* tile);
+  void value_rows(const AttentionView& view, const HeadReads& reads, Index head,
                   const Queries& queries, const Sources& of, const T* projected, T* tile);
-  void products_with(const T* from, std::int64_t head, const Queries& queries, const Sources& of,
+  void products_with(const T* from, Index head, const Queries& queries, const Sources& of,
                      const T* projected, T* tile);
   // Of [S, Cl, G, E] what belongs to a writer at a source, where it is kept.
-  const T* kept_of(const Array& kept, int visible, std::int64_t source, int writer) const {
-    const std::int64_t row = config_.n_kv_heads * config_.d_head;
+  const T* kept_of(const Array& kept, int visible, Index source, int writer) const {
+    const Index row = config_.n_kv_heads * config_.d_head;
     return kept.empty() ? nullptr : ptr(kept) + (source * visible + writer) * row;
   }
 };
@@ -344,16 +339,16 @@ class HostWays : public HostEdges<T> {
 
 // A row of scores, over the norm's deviation.
 template <typename T>
-void keep_row(const T* from, std::int64_t n, T deviation, T* to) {
+void keep_row(const T* from, Index n, T deviation, T* to) {
   const T inverse = T(1) / deviation;
-  for (std::int64_t c = 0; c < n; ++c) to[c] = from[c] * inverse;
+  for (Index c = 0; c < n; ++c) to[c] = from[c] * inverse;
 }
 
 // Mean and population standard deviation from sums over n values and over their squares.
 template <typename T>
-void finish_moments(const double* sum, const double* square, std::int64_t n, std::int64_t c,
-                    T* mean_out, T* out) {
-  for (std::int64_t j = 0; j < c; ++j) {
+void finish_moments(const double* sum, const double* square, Index n, Index c, T* mean_out,
+                    T* out) {
+  for (Index j = 0; j < c; ++j) {
     const double mean = sum[j] / n;
     mean_out[j] = mean;
     // Rounded by itself: within a multiply-add, which 64-bit ARM has, the difference of two equal

@@ -14,13 +14,14 @@
 #include "backend/host/kernels.h"
 #include "backend/question_tables.h"
 #include "backend/rotary.h"
+#include "base/index.h"
 #include "base/system.h"
 
 namespace unpack::backend {
 
 template <typename T>
-Array HostBase<T>::passing(std::int64_t size, std::int64_t most) {
-  const auto bytes = [](std::int64_t n) { return n * sizeof(T); };
+Array HostBase<T>::passing(Index size, Index most) {
+  const auto bytes = [](Index n) { return n * sizeof(T); };
   if (bytes(size) < kMapped) return uninitialized(size);  // which the heap keeps
   return Array(PassingMemory::take(passing_, bytes(size), bytes(std::max(size, most))), size);
 }
@@ -46,7 +47,7 @@ HostBase<T>::HostBase(std::shared_ptr<const model::ModelWeights> weights,
 }
 
 template <typename T>
-void HostBase<T>::read_as_stored(std::size_t halves, std::int64_t few) {
+void HostBase<T>::read_as_stored(std::size_t halves, Index few) {
   std::size_t bytes = 0;
   bool dense = true, single = false;
   for (const model::LayerWeights& w : weights_->layers) {
@@ -88,7 +89,7 @@ std::shared_ptr<const RolePanels<T>> HostBase<T>::layer(int index) {
     for (const model::Role role : model::kMatrices) {
       const model::WeightView& v = w[role];
       if (v.data == nullptr) continue;
-      const std::int64_t last = v.offset(v.in - 1, v.out - 1) + 1;
+      const Index last = v.offset(v.in - 1, v.out - 1) + 1;
       weights_->release(weights_->storage.get(), v.data, last * tensor::dtype_size(v.dtype));
     }
   }
@@ -123,7 +124,7 @@ std::shared_ptr<const RolePanels<T>> HostBase<T>::expert(int layer, int index) {
   auto made = std::make_shared<const RolePanels<T>>(
       make_panels<T>(config_, whole.experts[index], whole, {Pack::now, nullptr, &pool_}));
   // Loading looks at no expert, so that the unused ones are never read.
-  const auto check = [&](const T* values, std::int64_t n) {
+  const auto check = [&](const T* values, Index n) {
     if (!std::all_of(values, values + n, [](T x) { return std::isfinite(x); }))
       throw InputError(fmt::format(
           "expert {} of layer {} holds values that are no finite numbers; the file is damaged or "
@@ -131,7 +132,7 @@ std::shared_ptr<const RolePanels<T>> HostBase<T>::expert(int layer, int index) {
           index, layer));
   };
   for (const Panels<T>& w : made->matrices())
-    pool_.parallel_for(w.count(), [&](std::int64_t p) { check(w.panel(p), w.in * w.columns(p)); });
+    pool_.parallel_for(w.count(), [&](Index p) { check(w.panel(p), w.in * w.columns(p)); });
   for (const std::vector<T>& values : made->vectors()) check(values.data(), values.size());
   std::lock_guard lock(mutex_);
   if (auto known = find()) return known;
@@ -146,10 +147,10 @@ std::shared_ptr<const RolePanels<T>> HostBase<T>::expert(int layer, int index) {
 
 template <typename T>
 void HostBase<T>::widen(const Panels<T>& w, T* to) {
-  constexpr std::int64_t kRows = 256;  // of a task
-  const std::int64_t blocks = (w.in + kRows - 1) / kRows;
-  pool_.parallel_for(w.count() * blocks, [&](std::int64_t task) {
-    const std::int64_t p = task / blocks, row = task % blocks * kRows, columns = w.columns(p);
+  constexpr Index kRows = 256;  // of a task
+  const Index blocks = (w.in + kRows - 1) / kRows;
+  pool_.parallel_for(w.count() * blocks, [&](Index task) {
+    const Index p = task / blocks, row = task % blocks * kRows, columns = w.columns(p);
     model::read_block(w.stored, {row, std::min(kRows, w.in - row), w.begin(p), columns},
                       w.row_scale.empty() ? nullptr : w.row_scale.data(),
                       to + w.in * w.begin(p) + row * columns, columns);
@@ -173,12 +174,12 @@ std::shared_ptr<const Panels<T>> HostBase<T>::widened(const Panels<T>& w) {
 // -------------------------------------------------------------------------------------------------
 
 template <typename T>
-Array HostBase<T>::uninitialized(std::int64_t size) {
+Array HostBase<T>::uninitialized(Index size) {
   return Array(aligned_block(size * sizeof(T)), size);
 }
 
 template <typename T>
-Array HostBase<T>::zeros(std::int64_t size) {
+Array HostBase<T>::zeros(Index size) {
   Array a = uninitialized(size);
   const std::size_t bytes = size * sizeof(T);
   if (bytes < kMapped) std::memset(a.raw(), 0, bytes);  // fresh pages are zero
@@ -200,14 +201,14 @@ void HostBase<T>::upload(Array& to, Index offset, std::span<const double> from) 
 }
 
 template <typename T>
-void HostBase<T>::download(const Array& from, std::int64_t offset, std::span<double> to) {
+void HostBase<T>::download(const Array& from, Index offset, std::span<double> to) {
   const T* p = ptr(from) + offset;
   std::copy(p, p + to.size(), to.begin());
 }
 
 template <typename T>
-void HostBase<T>::copy(const Array& from, std::int64_t from_offset, Array& to,
-                       std::int64_t to_offset, std::int64_t size) {
+void HostBase<T>::copy(const Array& from, Index from_offset, Array& to, Index to_offset,
+                       Index size) {
   std::copy_n(ptr(from) + from_offset, size, ptr(to) + to_offset);
 }
 
@@ -220,83 +221,82 @@ std::shared_ptr<const void> HostBase<T>::host(const Array& from) {
 // -------------------------------------------------------------------------------------------------
 
 template <typename T>
-typename HostBase<T>::RowGroups HostBase<T>::row_groups(const Panels<T>& w, std::int64_t m,
-                                                        std::int64_t parts) const {
-  constexpr std::int64_t kMost = 8, kTasks = 4;  // blocks of rows; tasks a thread
-  const std::int64_t blocks = (m + kRowBlock - 1) / kRowBlock;
-  const std::int64_t together =
-      w.packed() ? 1
-                 : std::clamp<std::int64_t>(parts * blocks / (kTasks * pool_.threads()), 1, kMost);
+typename HostBase<T>::RowGroups HostBase<T>::row_groups(const Panels<T>& w, Index m,
+                                                        Index parts) const {
+  constexpr Index kMost = 8, kTasks = 4;  // blocks of rows; tasks a thread
+  const Index blocks = (m + kRowBlock - 1) / kRowBlock;
+  const Index together =
+      w.packed() ? 1 : std::clamp<Index>(parts * blocks / (kTasks * pool_.threads()), 1, kMost);
   return {together * kRowBlock, (blocks + together - 1) / together};
 }
 
 template <typename T>
-void HostBase<T>::multiply(std::span<const PanelProduct> products, const T* a, std::int64_t m) {
+void HostBase<T>::multiply(std::span<const PanelProduct> products, const T* a, Index m) {
   if (multiply_halves(products, a, m)) return;
   if (pack_ == Pack::never) Backend::check_values();  // and their pages are mapped
   // Few rows make few tasks: half a panel each, so that no thread waits long for another's last
   // one. The cut never depends on the number of threads.
-  constexpr std::int64_t kFewRows = 64;
+  constexpr Index kFewRows = 64;
   // What has to be made first should stay in the cache until it is used.
-  constexpr std::int64_t kMade = 4;
-  const auto parts_of = [&](const Panels<T>& w) -> std::int64_t {
+  constexpr Index kMade = 4;
+  const auto parts_of = [&](const Panels<T>& w) -> Index {
     return m > kFewRows ? 1 : w.packed() ? 2 : kMade;
   };
   const auto groups = [&](const Panels<T>& w) { return row_groups(w, m, w.count() * parts_of(w)); };
-  std::vector<std::int64_t> first(products.size() + 1, 0);
+  std::vector<Index> first(products.size() + 1, 0);
   for (std::size_t i = 0; i < products.size(); ++i)
     first[i + 1] =
         first[i] + products[i].w->count() * parts_of(*products[i].w) * groups(*products[i].w).count;
-  pool_.parallel_for(first.back(), [&](std::int64_t task) {
+  pool_.parallel_for(first.back(), [&](Index task) {
     const auto i = static_cast<std::size_t>(std::upper_bound(first.begin(), first.end(), task) -
                                             first.begin()) -
                    1;
     const Panels<T>& w = *products[i].w;
-    const std::int64_t at = task - first[i], parts = parts_of(w);
+    const Index at = task - first[i], parts = parts_of(w);
     const auto [rows_each, count] = groups(w);
-    const std::int64_t p = at / count / parts;
-    const std::int64_t half = (w.columns(p) + parts - 1) / parts;
-    const std::int64_t column = at / count % parts * half;
-    const std::int64_t columns = std::min(half, w.columns(p) - column);
+    const Index p = at / count / parts;
+    const Index half = (w.columns(p) + parts - 1) / parts;
+    const Index column = at / count % parts * half;
+    const Index columns = std::min(half, w.columns(p) - column);
     if (columns <= 0) return;
     const Panel<T> panel = w.some_columns(p, column, columns);
-    const std::int64_t begin = at % count * rows_each, end = std::min(m, begin + rows_each);
-    for (std::int64_t row = begin; row < end; row += kRowBlock) {
-      const std::int64_t rows = std::min(kRowBlock, end - row);
+    const Index begin = at % count * rows_each, end = std::min(m, begin + rows_each);
+    for (Index row = begin; row < end; row += kRowBlock) {
+      const Index rows = std::min(kRowBlock, end - row);
       T* to = products[i].c + row * w.out + w.begin(p) + column;
       gemm(false, rows, columns, w.in, a + row * w.in, w.in, panel, panel.ld(), false, to, w.out);
       if (products[i].bias->empty()) continue;
       const T* b = products[i].bias->data() + w.begin(p) + column;
-      for (std::int64_t r = 0; r < rows; ++r) {
-        for (std::int64_t j = 0; j < columns; ++j) to[r * w.out + j] += b[j];
+      for (Index r = 0; r < rows; ++r) {
+        for (Index j = 0; j < columns; ++j) to[r * w.out + j] += b[j];
       }
     }
   });
 }
 
 template <typename T>
-void HostBase<T>::multiply(const Panels<T>& w, const T* a, std::int64_t m,
-                           const std::vector<T>& bias, T* c) {
+void HostBase<T>::multiply(const Panels<T>& w, const T* a, Index m, const std::vector<T>& bias,
+                           T* c) {
   const PanelProduct product = {&w, &bias, c};
   multiply(std::span(&product, 1), a, m);
 }
 
 template <typename T>
-void HostBase<T>::multiply_transposed(const Panels<T>& w, const T* a, std::int64_t m, T* c) {
+void HostBase<T>::multiply_transposed(const Panels<T>& w, const T* a, Index m, T* c) {
   if constexpr (std::is_same_v<T, float>) {
-    constexpr std::int64_t kFewRows = 24;
+    constexpr Index kFewRows = 24;
     if (m <= kFewRows) {
       // What has to be made first is made in larger pieces; the bits are the same.
-      const std::int64_t each = w.packed() ? 48 : 128;
-      pool_.parallel_for((w.in + each - 1) / each, [&](std::int64_t task) {
-        const std::int64_t row = task * each, n = std::min(each, w.in - row);
-        const std::int64_t full = w.out / w.width, done = full * w.width, rest = w.out - done;
+      const Index each = w.packed() ? 48 : 128;
+      pool_.parallel_for((w.in + each - 1) / each, [&](Index task) {
+        const Index row = task * each, n = std::min(each, w.in - row);
+        const Index full = w.out / w.width, done = full * w.width, rest = w.out - done;
         base::Scratch scratch;
         const float* of = w.data.data();
-        std::int64_t rows = w.in, first = row;  // that lie in a panel there, and where ours begin
+        Index rows = w.in, first = row;  // that lie in a panel there, and where ours begin
         if (!w.packed()) {
           float* made = scratch.of<float>(n * w.out);
-          for (std::int64_t p = 0; p < w.count(); ++p)
+          for (Index p = 0; p < w.count(); ++p)
             model::read_block(w.stored, {row, n, w.begin(p), w.columns(p)},
                               w.row_scale.empty() ? nullptr : w.row_scale.data(),
                               made + n * w.begin(p), w.columns(p));
@@ -314,16 +314,16 @@ void HostBase<T>::multiply_transposed(const Panels<T>& w, const T* a, std::int64
       return;
     }
   }
-  constexpr std::int64_t kColumns = 128;
-  const std::int64_t columns = (w.in + kColumns - 1) / kColumns;
+  constexpr Index kColumns = 128;
+  const Index columns = (w.in + kColumns - 1) / kColumns;
   const auto [rows_each, count] = row_groups(w, m, columns);
-  pool_.parallel_for(columns * count, [&, each = rows_each, groups = count](std::int64_t task) {
-    const std::int64_t col = task / groups * kColumns;
-    const std::int64_t begin = task % groups * each, end = std::min(m, begin + each);
-    const std::int64_t n = std::min(kColumns, w.in - col);
-    for (std::int64_t p = 0; p < w.count(); ++p) {
+  pool_.parallel_for(columns * count, [&, each = rows_each, groups = count](Index task) {
+    const Index col = task / groups * kColumns;
+    const Index begin = task % groups * each, end = std::min(m, begin + each);
+    const Index n = std::min(kColumns, w.in - col);
+    for (Index p = 0; p < w.count(); ++p) {
       const Panel<T> part = w.rows(p, col, n);
-      for (std::int64_t row = begin; row < end; row += kRowBlock)
+      for (Index row = begin; row < end; row += kRowBlock)
         gemm(true, std::min(kRowBlock, end - row), n, w.columns(p), a + row * w.out + w.begin(p),
              w.out, part, w.columns(p), p > 0, c + row * w.in + col, w.in);
     }
@@ -331,15 +331,15 @@ void HostBase<T>::multiply_transposed(const Panels<T>& w, const T* a, std::int64
 }
 
 template <typename T>
-void HostBase<T>::head_to_model(const Panels<T>& w, int head, const T* a, std::int64_t lda,
-                                std::int64_t m, T* c, std::int64_t ldc) {
+void HostBase<T>::head_to_model(const Panels<T>& w, int head, const T* a, Index lda, Index m, T* c,
+                                Index ldc) {
   const Panel<T> columns = head_columns(w, head);
   gemm(true, m, w.in, config_.d_head, a, lda, columns, columns.ld(), false, c, ldc);
 }
 
 // The inverse is the adjoint: turned back, and as long as forth.
 template <typename T>
-void HostBase<T>::rotate(const RotaryTable& table, std::int64_t position, T* x, bool inverse) {
+void HostBase<T>::rotate(const RotaryTable& table, Index position, T* x, bool inverse) {
   const int half = table.rope.dims / 2;
   const T* cos = ptr(table.cos) + position * half;
   const T* sin = ptr(table.sin) + position * half;
@@ -364,7 +364,7 @@ typename Backend::Peaks HostBase<T>::measure_peaks() {
     }
     return best;
   };
-  const std::int64_t m = 1024, k = 1024, n = 2048;
+  const Index m = 1024, k = 1024, n = 2048;
   Panels<T> w;
   w.in = k;
   w.out = n;
@@ -376,11 +376,11 @@ typename Backend::Peaks HostBase<T>::measure_peaks() {
   for (std::size_t i = 0; i < a.size(); ++i) a[i] = static_cast<double>(i * 11 % 17) / 17 - 0.5;
   Peaks peaks;
   peaks.flops = 2.0 * m * k * n / fastest(25, [&] { multiply(w, a.data(), m, {}, c.data()); });
-  constexpr std::int64_t kBlock = std::int64_t{1} << 18, kBlocks = 256;  // far past every cache
+  constexpr Index kBlock = Index{1} << 18, kBlocks = 256;  // far past every cache
   std::vector<T> memory(kBlock * kBlocks, T(1));
   std::vector<double> sums(kBlocks);
   const double read = fastest(12, [&] {
-    pool_.parallel_for(kBlocks, [&](std::int64_t b) {
+    pool_.parallel_for(kBlocks, [&](Index b) {
       double sum = 0;
       double abs = 0;
       row_sums(memory.data() + b * kBlock, kBlock, sum, abs);

@@ -11,14 +11,15 @@
 #include "backend/backend.h"
 #include "backend/host/host_memory.h"
 #include "backend/host/panels.h"
+#include "base/index.h"
 #include "base/once.h"
 #include "base/thread_pool.h"
 #include "unpack/writers.h"
 
 namespace unpack::backend {
 
-inline constexpr std::int64_t kRowBlock = 128;
-inline constexpr std::int64_t kVocabularyBlock = 512;
+inline constexpr Index kRowBlock = 128;
+inline constexpr Index kVocabularyBlock = 512;
 
 template <typename T>
 class HostBase : public Backend {
@@ -27,10 +28,10 @@ class HostBase : public Backend {
 
   bool is_double() const override { return sizeof(T) == 8; }
   int threads() const override { return pool_.threads(); }
-  void parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& task) override {
+  void parallel_for(Index count, const std::function<void(Index)>& task) override {
     pool_.parallel_for(count, task);
   }
-  void together(std::int64_t count, const std::function<void(std::int64_t)>& caller) override {
+  void together(Index count, const std::function<void(Index)>& caller) override {
     pool_.together(count, caller);
   }
   bool layers_side_by_side() const override { return keep_layers_ == layers_.size(); }
@@ -47,21 +48,20 @@ class HostBase : public Backend {
  protected:
   // C[m, n] = A[m, k] op(B) (+ C), single-threaded, row-major; B is [k, n], or [n, k] with
   // b_transposed.
-  virtual void gemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, const T* a,
-                    std::int64_t lda, const T* b, std::int64_t ldb, bool accumulate, T* c,
-                    std::int64_t ldc) = 0;
+  virtual void gemm(bool b_transposed, Index m, Index n, Index k, const T* a, Index lda, const T* b,
+                    Index ldb, bool accumulate, T* c, Index ldc) = 0;
 
   // From now on panels are made where they are used, not kept, if the model's take more than so
   // many bytes (of weights in half precision; more than all that is kept for good, of others).
   // Up to `few` rows are then multiplied with halves without widening these first.
-  void read_as_stored(std::size_t halves, std::int64_t few);
+  void read_as_stored(std::size_t halves, Index few);
 
   static T* ptr(const Array& a) { return static_cast<T*>(a.raw()); }
   static T* ptr(const Any* p) { return reinterpret_cast<T*>(const_cast<Any*>(p)); }
 
   // Memory that one layer works in and leaves to the next, so that the system need not clear it
   // again: not initialised, at least `size` values of `most`, what any layer needs of it.
-  Array passing(std::int64_t size, std::int64_t most);
+  Array passing(Index size, Index most);
   // The last layer of a walk has no next one.
   void passed(int layer) {
     if (layer == config_.n_layers - 1) passing_->clear();
@@ -85,32 +85,31 @@ class HostBase : public Backend {
     const std::vector<T>* bias;
     T* c;
   };
-  void multiply(std::span<const PanelProduct> products, const T* a, std::int64_t m);
+  void multiply(std::span<const PanelProduct> products, const T* a, Index m);
   // The same, and the vocabulary's, for few rows and halves as they are stored (host_halves.cc);
   // false, and nothing done, where it is not that.
-  bool multiply_halves(std::span<const PanelProduct> products, const T* a, std::int64_t m);
-  bool vocabulary_halves(const T* x, std::int64_t n, std::span<double> out);
+  bool multiply_halves(std::span<const PanelProduct> products, const T* a, Index m);
+  bool vocabulary_halves(const T* x, Index n, std::span<double> out);
   // How m rows are shared out where each of `parts` parts of a matrix meets all of them: a panel
   // that has to be made first is made for several blocks of rows, as long as no thread goes short.
   struct RowGroups {
-    std::int64_t rows, count;
+    Index rows, count;
   };
-  RowGroups row_groups(const Panels<T>& w, std::int64_t m, std::int64_t parts) const;
-  void multiply(const Panels<T>& w, const T* a, std::int64_t m, const std::vector<T>& bias, T* c);
+  RowGroups row_groups(const Panels<T>& w, Index m, Index parts) const;
+  void multiply(const Panels<T>& w, const T* a, Index m, const std::vector<T>& bias, T* c);
   // C[m, in] = A W^T, all threads.
-  void multiply_transposed(const Panels<T>& w, const T* a, std::int64_t m, T* c);
+  void multiply_transposed(const Panels<T>& w, const T* a, Index m, T* c);
   // Columns of one head, rows as far apart as the panel's that they stand in.
   Panel<T> head_columns(const Panels<T>& w, int head) const {
-    const std::int64_t column = static_cast<std::int64_t>(head) * config_.d_head;
+    const Index column = static_cast<Index>(head) * config_.d_head;
     return w.some_columns(column / w.width, column % w.width, config_.d_head);
   }
   // C[m, D] = A[m, E] W[:, head columns]^T for one head's columns, single-threaded.
-  void head_to_model(const Panels<T>& w, int head, const T* a, std::int64_t lda, std::int64_t m,
-                     T* c, std::int64_t ldc);
+  void head_to_model(const Panels<T>& w, int head, const T* a, Index lda, Index m, T* c, Index ldc);
 
   using Backend::multiply;
   using typename Backend::RotaryTable;
-  static void rotate(const RotaryTable& table, std::int64_t position, T* head_vector, bool inverse);
+  static void rotate(const RotaryTable& table, Index position, T* head_vector, bool inverse);
 
   base::ThreadPool pool_;
 
@@ -120,7 +119,7 @@ class HostBase : public Backend {
   std::list<int> recent_;           // layers in use, latest first, when not all are kept
   std::size_t keep_layers_ = 0;
   Pack pack_ = Pack::now;
-  std::int64_t few_halves_ = 0;
+  Index few_halves_ = 0;
   void looked_at(const std::byte* matrix, std::size_t bytes, bool finite);
   // Layers that stay lie behind each other; others give theirs back one by one.
   PanelMemory kept_panels_{std::size_t{32} << 20}, passing_panels_;
@@ -188,18 +187,18 @@ class HostForward : public HostPrimitives<T> {
  public:
   using HostPrimitives<T>::HostPrimitives;
   void attention(int layer, const Array& q, const Array& k, const Array& v,
-                 std::span<const Segment> segments, std::span<const std::int64_t> key_begin,
+                 std::span<const Segment> segments, std::span<const Index> key_begin,
                  Array& pattern, Array& z) override;
 };
 
 template <>
-bool HostBase<float>::multiply_halves(std::span<const PanelProduct>, const float*, std::int64_t);
+bool HostBase<float>::multiply_halves(std::span<const PanelProduct>, const float*, Index);
 template <>
-bool HostBase<double>::multiply_halves(std::span<const PanelProduct>, const double*, std::int64_t);
+bool HostBase<double>::multiply_halves(std::span<const PanelProduct>, const double*, Index);
 template <>
-bool HostBase<float>::vocabulary_halves(const float*, std::int64_t, std::span<double>);
+bool HostBase<float>::vocabulary_halves(const float*, Index, std::span<double>);
 template <>
-bool HostBase<double>::vocabulary_halves(const double*, std::int64_t, std::span<double>);
+bool HostBase<double>::vocabulary_halves(const double*, Index, std::span<double>);
 
 extern template class HostBase<float>;
 extern template class HostBase<double>;

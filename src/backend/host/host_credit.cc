@@ -7,16 +7,17 @@
 #include "backend/host/host_backend.h"
 #include "backend/host/kernels.h"
 #include "backend/question_tables.h"
+#include "base/index.h"
 
 namespace unpack::backend {
 
 namespace {
 
-constexpr std::int64_t kCreditRows = 64;  // queries, or sources, that share a product
+constexpr Index kCreditRows = 64;  // queries, or sources, that share a product
 
 // How many sources any of the queries sees.
-std::int64_t farthest(std::span<const int> queries) {
-  return std::int64_t{*std::max_element(queries.begin(), queries.end())} + 1;
+Index farthest(std::span<const int> queries) {
+  return Index{*std::max_element(queries.begin(), queries.end())} + 1;
 }
 
 }  // namespace

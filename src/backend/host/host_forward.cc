@@ -14,6 +14,7 @@
 #include "backend/question_tables.h"
 #include "backend/rotary.h"
 #include "base/formulas.h"
+#include "base/index.h"
 
 namespace unpack::backend {
 
@@ -21,53 +22,53 @@ namespace {
 
 // One more logit takes its part of the softmax and is dropped.
 template <typename T>
-void softmax_with_sink(T* row, std::int64_t n, T scale, T sink) {
+void softmax_with_sink(T* row, Index n, T scale, T sink) {
   T most = sink;
-  for (std::int64_t i = 0; i < n; ++i) most = std::max(most, row[i] *= scale);
+  for (Index i = 0; i < n; ++i) most = std::max(most, row[i] *= scale);
   double total = std::exp(static_cast<double>(sink - most));
-  for (std::int64_t i = 0; i < n; ++i) total += row[i] = std::exp(row[i] - most);
-  for (std::int64_t i = 0; i < n; ++i) row[i] = row[i] / total;
+  for (Index i = 0; i < n; ++i) total += row[i] = std::exp(row[i] - most);
+  for (Index i = 0; i < n; ++i) row[i] = row[i] / total;
 }
 
 }  // namespace
 
 template <typename T>
 void HostForward<T>::attention(int index, const Array& q, const Array& k, const Array& v,
-                               std::span<const Segment> segments,
-                               std::span<const std::int64_t> key_begin, Array& pattern, Array& z) {
+                               std::span<const Segment> segments, std::span<const Index> key_begin,
+                               Array& pattern, Array& z) {
   const LayerConfig& shape = config_.layer(index);
   const auto w = layer(index);
   const int heads = config_.n_heads;
-  const std::int64_t e = config_.d_head;
-  const std::int64_t q_row = heads * e;
-  const std::int64_t kv_row = config_.n_kv_heads * e;
+  const Index e = config_.d_head;
+  const Index q_row = heads * e;
+  const Index kv_row = config_.n_kv_heads * e;
   const T scale = shape.attention_scale;
-  std::vector<std::int64_t> pattern_begin(segments.size() + 1, 0);
+  std::vector<Index> pattern_begin(segments.size() + 1, 0);
   for (std::size_t i = 0; i < segments.size(); ++i)
     pattern_begin[i + 1] = pattern_begin[i] + heads * tri(segments[i].length);
-  pool_.parallel_for(segments.size() * heads, [&](std::int64_t task) {
+  pool_.parallel_for(segments.size() * heads, [&](Index task) {
     const std::size_t part = task / heads;
     const auto h = task % heads;
     const Segment& segment = segments[part];
-    const std::int64_t keys = segment.past + segment.length;
-    const std::int64_t g = h / config_.group_size();
+    const Index keys = segment.past + segment.length;
+    const Index g = h / config_.group_size();
     const T* qh = ptr(q) + segment.begin * q_row + h * e;
     const T* kh = ptr(k) + key_begin[part] * kv_row + g * e;
     const T* vh = ptr(v) + key_begin[part] * kv_row + g * e;
     T* zh = ptr(z) + segment.begin * q_row + h * e;
     // A block of queries at a time keeps the logits of long prompts in cache.
-    constexpr std::int64_t kQueries = 64;
-    std::vector<T> logits(std::min<std::int64_t>(kQueries, segment.length) * keys);
-    for (std::int64_t begin = 0; begin < segment.length; begin += kQueries) {
-      const std::int64_t n = std::min<std::int64_t>(kQueries, segment.length - begin);
-      const std::int64_t reach = segment.past + begin + n;
+    constexpr Index kQueries = 64;
+    std::vector<T> logits(std::min<Index>(kQueries, segment.length) * keys);
+    for (Index begin = 0; begin < segment.length; begin += kQueries) {
+      const Index n = std::min<Index>(kQueries, segment.length - begin);
+      const Index reach = segment.past + begin + n;
       gemm(true, n, reach, e, qh + begin * q_row, q_row, kh, kv_row, false, logits.data(), keys);
-      for (std::int64_t i = 0; i < n; ++i) {
+      for (Index i = 0; i < n; ++i) {
         T* row = logits.data() + i * keys;
-        const std::int64_t seen = segment.past + begin + i + 1;
-        const std::int64_t from = shape.first_source(seen - 1);
+        const Index seen = segment.past + begin + i + 1;
+        const Index from = shape.first_source(seen - 1);
         if (shape.attention_cap > 0) {
-          for (std::int64_t s = from; s < seen; ++s)
+          for (Index s = from; s < seen; ++s)
             row[s] = base::soft_cap(row[s] * scale, static_cast<T>(shape.attention_cap));
         }
         std::fill(row, row + from, T(0));

@@ -6,6 +6,7 @@
 
 #include "backend/host/half_products.h"
 #include "backend/host/host_base.h"
+#include "base/index.h"
 #include "model/value_checks.h"
 #include "tensor/convert.h"
 
@@ -15,8 +16,8 @@ namespace {
 
 // Columns that a task has: of 2,048 rows a quarter of a MiB, which lie one after the other; and
 // where rows do.
-constexpr std::int64_t kTaskColumns = 64;
-constexpr std::int64_t kTaskAcross = 256;
+constexpr Index kTaskColumns = 64;
+constexpr Index kTaskAcross = 256;
 
 const HalfKernels& half_kernel() {
   static const HalfKernels& kernels = *half_kernels().front().second;
@@ -39,8 +40,8 @@ const std::byte* first_byte(const model::WeightView& w, Lies lies) {
   return lies == Lies::columns ? model::stored_column(w, 0) : model::stored_row(w, 0);
 }
 
-bool is_finite(const float* c, std::int64_t rows, std::int64_t columns, std::int64_t ld) {
-  for (std::int64_t r = 0; r < rows; ++r) {
+bool is_finite(const float* c, Index rows, Index columns, Index ld) {
+  for (Index r = 0; r < rows; ++r) {
     if (tensor::find_non_finite(reinterpret_cast<const std::byte*>(c + r * ld), DType::f32,
                                 columns) >= 0)
       return false;
@@ -52,18 +53,18 @@ bool is_finite(const float* c, std::int64_t rows, std::int64_t columns, std::int
 template <typename Column>
 void multiply_columns(const HalfProduct& product, const Column& column) {
   const std::byte* places[kTaskColumns];
-  for (std::int64_t j = 0; j < product.n; ++j) places[j] = column(j);
+  for (Index j = 0; j < product.n; ++j) places[j] = column(j);
   half_kernel().along(product, places);
 }
 
 }  // namespace
 
 template <>
-bool HostBase<double>::multiply_halves(std::span<const PanelProduct>, const double*, std::int64_t) {
+bool HostBase<double>::multiply_halves(std::span<const PanelProduct>, const double*, Index) {
   return false;
 }
 template <>
-bool HostBase<double>::vocabulary_halves(const double*, std::int64_t, std::span<double>) {
+bool HostBase<double>::vocabulary_halves(const double*, Index, std::span<double>) {
   return false;
 }
 
@@ -77,23 +78,23 @@ template void HostBase<float>::looked_at(const std::byte*, std::size_t, bool);
 
 template <>
 bool HostBase<float>::multiply_halves(std::span<const PanelProduct> products, const float* a,
-                                      std::int64_t m) {
+                                      Index m) {
   if (m == 0 || m > few_halves_) return false;
   struct Job {
     const model::WeightView* w;
     Lies lies;
     const float* rows;
-    std::int64_t columns, tasks;  // of each; all of this job
+    Index columns, tasks;  // of each; all of this job
     bool wanted;
   };
   std::vector<Job> jobs;
-  std::int64_t tasks = 0;
+  Index tasks = 0;
   for (const PanelProduct& product : products) {
     const model::WeightView& w = product.w->stored;
     if (product.w->packed()) return false;
     const Lies lies = how_it_lies(w);
     if (lies == Lies::otherwise) return false;
-    const std::int64_t each = lies == Lies::columns ? kTaskColumns : kTaskAcross;
+    const Index each = lies == Lies::columns ? kTaskColumns : kTaskAcross;
     jobs.push_back({&w, lies, nullptr, each, (w.out + each - 1) / each,
                     weights_->unseen && weights_->unseen->wanted(first_byte(w, lies))});
     tasks += jobs.back().tasks;
@@ -108,7 +109,7 @@ bool HostBase<float>::multiply_halves(std::span<const PanelProduct> products, co
         job.rows = jobs[other].rows;
     }
     if (job.rows != nullptr) continue;
-    const std::int64_t k = job.w->in;
+    const Index k = job.w->in;
     const std::vector<float>& scale = products[i].w->row_scale;
     float* rows = ptr(packed.emplace_back(uninitialized(half_kernel().packed_size(m, k))));
     const HalfRows from{m, k, a, k, scale.empty() ? nullptr : scale.data()};
@@ -120,24 +121,24 @@ bool HostBase<float>::multiply_halves(std::span<const PanelProduct> products, co
     job.rows = rows;
   }
   std::atomic<bool> finite = true;
-  pool_.parallel_for(tasks, [&](std::int64_t task) {
+  pool_.parallel_for(tasks, [&](Index task) {
     std::size_t i = 0;
     for (; task >= jobs[i].tasks; ++i) task -= jobs[i].tasks;
     const Job& job = jobs[i];
     const model::WeightView& w = *job.w;
-    const std::int64_t first = task * job.columns, n = std::min(job.columns, w.out - first);
+    const Index first = task * job.columns, n = std::min(job.columns, w.out - first);
     float* c = products[i].c + first;
     const HalfProduct product{w.dtype, m, n, w.in, job.rows, c, w.out};
     if (job.lies == Lies::columns) {
-      multiply_columns(product, [&](std::int64_t j) { return model::stored_column(w, first + j); });
+      multiply_columns(product, [&](Index j) { return model::stored_column(w, first + j); });
     } else {
       half_kernel().across(product, first_byte(w, job.lies) + 2 * first, 2 * w.in_stride);
     }
     if (job.wanted && !is_finite(c, m, n, w.out)) finite = false;
     if (products[i].bias->empty()) return;
     const float* bias = products[i].bias->data() + first;
-    for (std::int64_t r = 0; r < m; ++r) {
-      for (std::int64_t j = 0; j < n; ++j) c[r * w.out + j] += bias[j];
+    for (Index r = 0; r < m; ++r) {
+      for (Index j = 0; j < n; ++j) c[r * w.out + j] += bias[j];
     }
   });
   for (const Job& job : jobs) {
@@ -148,23 +149,23 @@ bool HostBase<float>::multiply_halves(std::span<const PanelProduct> products, co
 
 // Of the table of output embeddings a row is a token's.
 template <>
-bool HostBase<float>::vocabulary_halves(const float* x, std::int64_t n, std::span<double> out) {
+bool HostBase<float>::vocabulary_halves(const float* x, Index n, std::span<double> out) {
   const model::WeightView& w = (*weights_)[model::Role::unembed];
   if (n == 0 || n > few_halves_ || !is_half(w) || model::stored_row(w, 0) == nullptr) return false;
-  const std::int64_t d = w.out, vocabulary = w.in;
+  const Index d = w.out, vocabulary = w.in;
   const bool wanted = weights_->unseen && weights_->unseen->wanted(model::stored_row(w, 0));
   const Array packed = uninitialized(half_kernel().packed_size(n, d));
   half_kernel().pack_along(w.dtype, {n, d, x, d, nullptr}, ptr(packed));
   std::atomic<bool> finite = true;
-  pool_.parallel_for((vocabulary + kTaskColumns - 1) / kTaskColumns, [&](std::int64_t task) {
-    const std::int64_t first = task * kTaskColumns;
-    const std::int64_t count = std::min(kTaskColumns, vocabulary - first);
+  pool_.parallel_for((vocabulary + kTaskColumns - 1) / kTaskColumns, [&](Index task) {
+    const Index first = task * kTaskColumns;
+    const Index count = std::min(kTaskColumns, vocabulary - first);
     base::Scratch scratch;
     auto* tile = scratch.of<float>(n * count);
     multiply_columns({w.dtype, n, count, d, ptr(packed), tile, count},
-                     [&](std::int64_t j) { return model::stored_row(w, first + j); });
+                     [&](Index j) { return model::stored_row(w, first + j); });
     if (wanted && !is_finite(tile, 1, n * count, 0)) finite = false;
-    for (std::int64_t i = 0; i < n; ++i)
+    for (Index i = 0; i < n; ++i)
       std::copy_n(tile + i * count, count, out.data() + i * vocabulary + first);
   });
   if (wanted) looked_at(model::stored_row(w, 0), stored_bytes(w), finite);

@@ -8,6 +8,7 @@
 #include "backend/host/kernels.h"
 #include "backend/question_tables.h"
 #include "base/center.h"
+#include "base/index.h"
 
 namespace unpack::backend {
 
@@ -15,7 +16,7 @@ namespace {
 
 // Subtracts from every column of rows[n, c] its mean over the rows.
 template <typename T>
-void center_columns(T* rows, std::int64_t n, std::int64_t c) {
+void center_columns(T* rows, Index n, Index c) {
   std::vector<double> mean(c, 0.0);
   add_columns(rows, n, c, mean.data());
   for (auto& m : mean) m /= n;
@@ -30,31 +31,31 @@ template <typename T>
 void HostHeads<T>::value_scores(const AttentionView& view, const RolePanels<T>& w,
                                 AttentionSums& sums) {
   const int groups = config_.n_kv_heads;
-  const std::int64_t e = config_.d_head;
-  const std::int64_t d = config_.d_model;
-  const std::int64_t cl = view.visible;
+  const Index e = config_.d_head;
+  const Index d = config_.d_model;
+  const Index cl = view.visible;
   const int length = view.length;
-  sums.v_scores = uninitialized(static_cast<std::int64_t>(groups) * length * cl);
-  sums.v_sum = uninitialized(static_cast<std::int64_t>(groups) * length);
-  sums.v_abs = uninitialized(static_cast<std::int64_t>(groups) * length);
+  sums.v_scores = uninitialized(static_cast<Index>(groups) * length * cl);
+  sums.v_sum = uninitialized(static_cast<Index>(groups) * length);
+  sums.v_abs = uninitialized(static_cast<Index>(groups) * length);
   const auto v = widened(w.matrix(model::Role::w_v));
   // Some positions together, so that a head's columns are read once for all of them.
-  constexpr std::int64_t kTogether = 16;
-  pool_.parallel_for((length + kTogether - 1) / kTogether, [&](std::int64_t task) {
-    const std::int64_t begin = task * kTogether;
-    const std::int64_t n = std::min<std::int64_t>(kTogether, length - begin), row = groups * d;
+  constexpr Index kTogether = 16;
+  pool_.parallel_for((length + kTogether - 1) / kTogether, [&](Index task) {
+    const Index begin = task * kTogether;
+    const Index n = std::min<Index>(kTogether, length - begin), row = groups * d;
     std::vector<T> vectors(n * row);  // [n, G, D]
     for (int g = 0; g < groups; ++g)
       head_to_model(*v, g, ptr(*view.v) + (begin * groups + g) * e, groups * e, n,
                     vectors.data() + g * d, row);
     std::vector<T> scores(groups * cl);
-    for (std::int64_t s = begin; s < begin + n; ++s) {
+    for (Index s = begin; s < begin + n; ++s) {
       gemm(true, groups, cl, d, vectors.data() + (s - begin) * row, d,
            ptr(*view.writers) + s * view.n_writers * d, d, false, scores.data(), cl);
       const T inverse = T(1) / ptr(*view.dev)[s];
       for (int g = 0; g < groups; ++g) {
-        T* to = ptr(sums.v_scores) + (static_cast<std::int64_t>(g) * length + s) * cl;
-        for (std::int64_t j = 0; j < cl; ++j) to[j] = scores[g * cl + j] * inverse;
+        T* to = ptr(sums.v_scores) + (static_cast<Index>(g) * length + s) * cl;
+        for (Index j = 0; j < cl; ++j) to[j] = scores[g * cl + j] * inverse;
         double sum = 0;
         double abs = 0;
         row_sums(to, cl, sum, abs);
@@ -67,7 +68,7 @@ void HostHeads<T>::value_scores(const AttentionView& view, const RolePanels<T>& 
 
 template <typename T>
 AttentionSums HostHeads<T>::empty_sums(const AttentionView& view) {
-  const std::int64_t heads = config_.n_heads;
+  const Index heads = config_.n_heads;
   AttentionSums sums;
   for (Array* a : {&sums.k_sum, &sums.k_abs, &sums.q_sum, &sums.q_abs})
     *a = uninitialized(heads * tri(view.length));
@@ -79,8 +80,8 @@ AttentionSums HostHeads<T>::empty_sums(const AttentionView& view) {
 template <typename T>
 AttentionSums HostHeads<T>::attention_sums(const AttentionView& view, Scores scores,
                                            bool keep_key_scores) {
-  const std::int64_t pairs = tri(view.length);
-  const std::int64_t cl = view.visible;
+  const Index pairs = tri(view.length);
+  const Index cl = view.visible;
   const int heads = config_.n_heads;
   const LayerConfig& shape = config_.layer(view.layer);
   AttentionSums sums = empty_sums(view);
@@ -89,7 +90,7 @@ AttentionSums HostHeads<T>::attention_sums(const AttentionView& view, Scores sco
       keep_key_scores && keeps_query_scores(config_, writers_, view.length, sizeof(T));
   if (keep_query_scores) sums.q_scores = uninitialized(heads * pairs * cl);
   const auto add_up = [&](T* rows, int h, int q, Array& sum_out, Array& abs_out, double* column) {
-    const std::int64_t at = h * pairs + tri(q);
+    const Index at = h * pairs + tri(q);
     reduce_rows(rows, q + 1, cl, ptr(sum_out) + at, ptr(abs_out) + at, column,
                 column ? column + cl : nullptr);
   };
@@ -99,10 +100,10 @@ AttentionSums HostHeads<T>::attention_sums(const AttentionView& view, Scores sco
   } else {
     this->key_pass(view, keep_key_scores ? ptr(sums.k_scores) : nullptr,
                    [&](int h, int q, T* rows) {
-                     const std::int64_t at = (static_cast<std::int64_t>(h) * view.length + q) * cl;
+                     const Index at = (static_cast<Index>(h) * view.length + q) * cl;
                      std::vector<double> moments(2 * cl, 0.0);
                      add_up(rows, h, q, sums.k_sum, sums.k_abs, moments.data());
-                     const std::int64_t from = shape.first_source(q);
+                     const Index from = shape.first_source(q);
                      finish_moments(moments.data(), moments.data() + cl, q + 1 - from, cl,
                                     ptr(sums.k_mean) + at, ptr(sums.k_std) + at);
                      if (scores == Scores::centered) {
@@ -117,7 +118,7 @@ AttentionSums HostHeads<T>::attention_sums(const AttentionView& view, Scores sco
     return sums;
   }
   this->query_pass(view, [&](int h, int q, T* rows) {
-    const std::int64_t from = shape.first_source(q);
+    const Index from = shape.first_source(q);
     if (scores == Scores::centered) center_columns(rows + from * cl, q + 1 - from, cl);
     add_up(rows, h, q, sums.q_sum, sums.q_abs, nullptr);
     if (keep_query_scores)
@@ -158,7 +159,7 @@ template <typename T>
 void HostHeads<T>::visit_key_scores(const AttentionView& view, Scores scores,
                                     const Backend::KeyVisitor& visit) {
   this->key_pass(view, nullptr, [&](int h, int q, T* rows) {
-    const std::int64_t from = config_.layer(view.layer).first_source(q);
+    const Index from = config_.layer(view.layer).first_source(q);
     if (scores == Scores::centered)
       center_columns(rows + from * view.visible, q + 1 - from, view.visible);
     visit(h, q, rows);
@@ -182,21 +183,20 @@ template <typename T>
 void HostHeads<T>::key_scores_of(const AttentionView& view, Scores scores, HeadRange heads,
                                  int query, T* out) {
   const auto w = layer(view.layer);
-  const std::int64_t e = config_.d_head, d = config_.d_model, cl = view.visible;
-  const std::int64_t n = heads.count, sources = std::int64_t{query} + 1;
+  const Index e = config_.d_head, d = config_.d_model, cl = view.visible;
+  const Index n = heads.count, sources = Index{query} + 1;
   const auto rope = rotary(view.layer, view.length, view.length);
   const auto pull = this->key_pull(view, *w, rope.get());
   const bool per_source = pull.changes();
   const double scale = config_.layer(view.layer).attention_scale;
-  const T* q =
-      ptr(*view.q) + (static_cast<std::int64_t>(query) * config_.n_heads + heads.first) * e;
-  const auto group = [&](std::int64_t i) {
+  const T* q = ptr(*view.q) + (static_cast<Index>(query) * config_.n_heads + heads.first) * e;
+  const auto group = [&](Index i) {
     return (heads.first + static_cast<int>(i)) / config_.group_size();
   };
   // One head needs its own columns alone.
   const auto k = n > 1 ? widened(w->matrix(model::Role::w_k)) : nullptr;
   const Panel<T> columns = head_columns(w->matrix(model::Role::w_k), group(0));
-  const auto into_stream = [&](std::int64_t i, const T* u, T* to) {
+  const auto into_stream = [&](Index i, const T* u, T* to) {
     if (k != nullptr) {
       head_to_model(*k, group(i), u, e, 1, to, d);
     } else {
@@ -204,32 +204,31 @@ void HostHeads<T>::key_scores_of(const AttentionView& view, Scores scores, HeadR
     }
   };
   std::vector<T> shared(n * d);
-  for (std::int64_t i = 0; !per_source && i < n; ++i)
-    into_stream(i, q + i * e, shared.data() + i * d);
+  for (Index i = 0; !per_source && i < n; ++i) into_stream(i, q + i * e, shared.data() + i * d);
   // Where it is the same for all sources, and these are many, the vector is brought before W_O of
   // the layers below once, [head, source, H, E].
-  const std::int64_t width = config_.n_heads * e;
-  const std::int64_t below = source_layers(writers_, view.visible);
+  const Index width = config_.n_heads * e;
+  const Index below = source_layers(writers_, view.visible);
   std::vector<T> before;
   if (!per_source && this->plan_of(view.layer, query + 1).keys.low_rank()) {
     std::vector<T> centered = shared;
-    for (std::int64_t i = 0; i < n; ++i) base::center(config_.norm, centered.data() + i * d, d);
+    for (Index i = 0; i < n; ++i) base::center(config_.norm, centered.data() + i * d, d);
     before.resize(n * below * width);
-    pool_.parallel_for(below * n, [&](std::int64_t task) {
-      const std::int64_t source = task / n, i = task % n;
+    pool_.parallel_for(below * n, [&](Index task) {
+      const Index source = task / n, i = task % n;
       const auto from = layer(source);
       const Panels<T>& o = from->o;
-      for (std::int64_t p = 0; p < o.count(); ++p)
+      for (Index p = 0; p < o.count(); ++p)
         gemm(true, 1, width, o.columns(p), centered.data() + i * d + o.begin(p), d, o.panel(p),
              o.columns(p), p > 0, before.data() + (i * below + source) * width, width);
     });
   }
-  pool_.parallel_for(sources, [&](std::int64_t s) {
+  pool_.parallel_for(sources, [&](Index s) {
     std::vector<T> own;
     const T* vectors = shared.data();
     if (per_source) {
       own.resize(n * d);
-      for (std::int64_t i = 0; i < n; ++i) {
+      for (Index i = 0; i < n; ++i) {
         std::vector<T> u(q + i * e, q + (i + 1) * e);
         pull(s, group(i), u.data());
         into_stream(i, u.data(), own.data() + i * d);
@@ -238,19 +237,19 @@ void HostHeads<T>::key_scores_of(const AttentionView& view, Scores scores, HeadR
     }
     const T factor = scale / ptr(*view.dev)[s];
     const T* writers = ptr(*view.writers) + s * view.n_writers * d;
-    for (std::int64_t j = 0; j < cl; ++j) {
+    for (Index j = 0; j < cl; ++j) {
       const Writer& writer = writers_[j];
-      const std::int64_t at = writer.head * e;
+      const Index at = writer.head * e;
       const bool whole = before.empty() || writer.kind != WriterKind::head;
       const T* z = whole ? nullptr : ptr(*view.z[writer.layer]) + s * width + at;
-      for (std::int64_t i = 0; i < n; ++i)
+      for (Index i = 0; i < n; ++i)
         out[(i * sources + s) * cl + j] =
             factor * (whole ? dot(d, writers + j * d, vectors + i * d)
                             : dot(e, z, before.data() + (i * below + writer.layer) * width + at));
     }
   });
-  const std::int64_t from = config_.layer(view.layer).first_source(query);
-  for (std::int64_t i = 0; i < n; ++i) {
+  const Index from = config_.layer(view.layer).first_source(query);
+  for (Index i = 0; i < n; ++i) {
     T* rows = out + i * sources * cl;
     this->hide(view, query, rows);
     if (scores == Scores::centered) center_columns(rows + from * cl, sources - from, cl);
@@ -261,15 +260,15 @@ template <typename T>
 void HostHeads<T>::query_scores(const AttentionView& view, Scores scores, int head, int query,
                                 Array& out) {
   const auto w = layer(view.layer);
-  const std::int64_t e = config_.d_head;
-  const std::int64_t d = config_.d_model;
-  const std::int64_t cl = view.visible;
+  const Index e = config_.d_head;
+  const Index d = config_.d_model;
+  const Index cl = view.visible;
   const int g = head / config_.group_size();
-  const std::int64_t n = query + 1;
+  const Index n = query + 1;
   const auto rope = rotary(view.layer, view.length, view.length);
   const auto pull = this->query_pull(view, *w, rope.get());
   std::vector<T> pulled(n * e);
-  for (std::int64_t s = 0; s < n; ++s) {
+  for (Index s = 0; s < n; ++s) {
     T* u = pulled.data() + s * e;
     std::copy_n(ptr(*view.k) + (s * config_.n_kv_heads + g) * e, e, u);
     pull(query, head, u);
@@ -277,12 +276,11 @@ void HostHeads<T>::query_scores(const AttentionView& view, Scores scores, int he
   std::vector<T> vectors(n * d);
   head_to_model(w->matrix(model::Role::w_q), head, pulled.data(), e, n, vectors.data(), d);
   gemm(true, n, cl, d, vectors.data(), d,
-       ptr(*view.writers) + static_cast<std::int64_t>(query) * view.n_writers * d, d, false,
-       ptr(out), cl);
+       ptr(*view.writers) + static_cast<Index>(query) * view.n_writers * d, d, false, ptr(out), cl);
   const LayerConfig& shape = config_.layer(view.layer);
   const T factor = shape.attention_scale / ptr(*view.dev)[query];
-  for (std::int64_t i = 0; i < n * cl; ++i) ptr(out)[i] *= factor;
-  const std::int64_t from = shape.first_source(query);
+  for (Index i = 0; i < n * cl; ++i) ptr(out)[i] *= factor;
+  const Index from = shape.first_source(query);
   this->hide(view, query, ptr(out));
   if (scores == Scores::centered) center_columns(ptr(out) + from * cl, n - from, cl);
 }

@@ -8,21 +8,20 @@
 #include "backend/host/kernels.h"
 #include "backend/mlp_readers.h"
 #include "backend/question_tables.h"
+#include "base/index.h"
 
 namespace unpack::backend {
 
 // Positions that a panel of neurons is put in order for (and made, where it is not packed): many
 // rows for that work, as long as no thread goes short.
 template <typename T>
-std::int64_t HostNeurons<T>::positions_together(const Panels<T>& in, std::int64_t writers,
-                                                std::int64_t length) const {
-  constexpr std::int64_t kFew = 192, kPacked = 1024, kMade = 4096;  // rows
-  constexpr std::int64_t kTasks = 8;                                // a thread
-  const std::int64_t few = std::max<std::int64_t>(1, kFew / writers);
-  const std::int64_t most = std::max(few, (in.packed() ? kPacked : kMade) / writers);
-  const std::int64_t together =
-      std::clamp(length * in.count() / (kTasks * pool_.threads()), few, most);
-  const std::int64_t blocks = (length + together - 1) / together;
+Index HostNeurons<T>::positions_together(const Panels<T>& in, Index writers, Index length) const {
+  constexpr Index kFew = 192, kPacked = 1024, kMade = 4096;  // rows
+  constexpr Index kTasks = 8;                                // a thread
+  const Index few = std::max<Index>(1, kFew / writers);
+  const Index most = std::max(few, (in.packed() ? kPacked : kMade) / writers);
+  const Index together = std::clamp(length * in.count() / (kTasks * pool_.threads()), few, most);
+  const Index blocks = (length + together - 1) / together;
   return (length + blocks - 1) / blocks;
 }
 
@@ -31,25 +30,25 @@ template <typename T>
 void HostNeurons<T>::neuron_panels(const MlpView& view, const Panels<T>& in,
                                    const NeuronPanels& some, MlpSums& sums,
                                    std::vector<double>& squares) {
-  const std::int64_t cl = view.visible, length = view.length;
+  const Index cl = view.visible, length = view.length;
   const bool products = some.products != nullptr;
-  const std::int64_t size = this->product_size(in, source_layers(writers_, view.visible));
-  constexpr std::int64_t kPositions = 64;
-  const std::int64_t together =
+  const Index size = this->product_size(in, source_layers(writers_, view.visible));
+  constexpr Index kPositions = 64;
+  const Index together =
       products ? std::min(length, kPositions) : positions_together(in, cl, length);
-  const std::int64_t blocks = (length + together - 1) / together;
-  pool_.parallel_for(blocks * some.count, [&](std::int64_t task) {
+  const Index blocks = (length + together - 1) / together;
+  pool_.parallel_for(blocks * some.count, [&](Index task) {
     // A panel's products are larger than its rows: they are used for all positions one after the
     // other.
-    const std::int64_t at = products ? task / blocks : task % some.count;
-    const std::int64_t begin = (products ? task % blocks : task / some.count) * together;
-    const std::int64_t positions = std::min(together, length - begin);
+    const Index at = products ? task / blocks : task % some.count;
+    const Index begin = (products ? task % blocks : task / some.count) * together;
+    const Index positions = std::min(together, length - begin);
     base::Scratch narrow, kept, added;
-    const std::int64_t p = some.first + at;
-    const std::int64_t n = in.columns(p), padded = padded_columns(n);
+    const Index p = some.first + at;
+    const Index n = in.columns(p), padded = padded_columns(n);
     T* last =
         sums.last.empty() || begin + positions < length ? nullptr : ptr(sums.last) + in.begin(p);
-    const std::int64_t row = products ? n : padded;
+    const Index row = products ? n : padded;
     double* sum = added.of<double>(2 * positions * row);
     std::fill_n(sum, 2 * positions * row, 0.0);
     double* square = squares.data() + (p * length + begin) * cl;
@@ -59,21 +58,21 @@ void HostNeurons<T>::neuron_panels(const MlpView& view, const Panels<T>& in,
     } else {
       T* panel = narrow.of<T>(in.in * padded);
       in.in_narrow_panels(p, panel);
-      for (std::int64_t i = 0; i < positions; ++i) {
+      for (Index i = 0; i < positions; ++i) {
         T* scores = last && i == positions - 1 ? kept.of<T>(cl * padded) : nullptr;
         writer_sums({cl, padded, in.in, ptr(*view.writers) + (begin + i) * view.n_writers * in.in,
                      in.in, InPanels<T>::packed(panel, in.in), sum + 2 * i * row,
                      sum + (2 * i + 1) * row, square + i * cl, scores});
-        for (std::int64_t j = 0; scores && j < cl; ++j)
+        for (Index j = 0; scores && j < cl; ++j)
           keep_row(scores + j * padded, n, ptr(*view.dev)[length - 1], last + j * in.out);
       }
     }
-    for (std::int64_t i = 0; i < positions; ++i) {
+    for (Index i = 0; i < positions; ++i) {
       const double inverse = 1.0 / ptr(*view.dev)[begin + i];
       T* to_sum = ptr(sums.sum) + (begin + i) * in.out + in.begin(p);
       T* to_abs = ptr(sums.abs) + (begin + i) * in.out + in.begin(p);
       const double* from = sum + 2 * i * row;
-      for (std::int64_t c = 0; c < n; ++c) {
+      for (Index c = 0; c < n; ++c) {
         to_sum[c] = from[c] * inverse;
         to_abs[c] = from[row + c] * inverse;
       }
@@ -89,8 +88,8 @@ MlpSums HostNeurons<T>::mlp_sums(const MlpView& view, MlpSide side, Scores score
   const auto w = layer(view.layer);
   const Panels<T>& in = panels(*w, side);
   const auto way = this->plan_of(view.layer, view.length).neurons[neuron_side(side)];
-  const std::int64_t cl = view.visible;
-  const std::int64_t length = view.length;
+  const Index cl = view.visible;
+  const Index length = view.length;
   MlpSums sums;
   sums.sum = uninitialized(length * in.out);
   sums.abs = uninitialized(length * in.out);
@@ -104,25 +103,23 @@ MlpSums HostNeurons<T>::mlp_sums(const MlpView& view, MlpSide side, Scores score
   } else {
     // Made for some panels, used for all positions, and dropped.
     const int sources = source_layers(writers_, view.visible);
-    const std::int64_t size = this->product_size(in, sources);
-    const std::int64_t together = std::clamp<std::int64_t>(
-        static_cast<std::int64_t>(kProductBytes) / (size * static_cast<std::int64_t>(sizeof(T))), 1,
-        in.count());
-    const std::int64_t most =
-        std::min<std::int64_t>(in.count() * this->product_size(in, config_.n_layers),
-                               std::max<std::int64_t>(size, kProductBytes / sizeof(T)));
+    const Index size = this->product_size(in, sources);
+    const Index together = std::clamp<Index>(
+        static_cast<Index>(kProductBytes) / (size * static_cast<Index>(sizeof(T))), 1, in.count());
+    const Index most = std::min<Index>(in.count() * this->product_size(in, config_.n_layers),
+                                       std::max<Index>(size, kProductBytes / sizeof(T)));
     const Array made = this->passing(together * size, most);
-    for (std::int64_t first = 0; first < in.count(); first += together) {
-      const std::int64_t count = std::min(together, in.count() - first);
+    for (Index first = 0; first < in.count(); first += together) {
+      const Index count = std::min(together, in.count() - first);
       this->make_products(in, sources, first, count, ptr(made));
       neuron_panels(view, in, {first, count, ptr(made)}, sums, squares);
     }
     this->passed(asked_neurons(config_, view.layer + 1) ? view.layer + 1 : view.layer);
   }
-  for (std::int64_t q = 0; q < length; ++q) {
-    for (std::int64_t j = 0; j < cl; ++j) {
+  for (Index q = 0; q < length; ++q) {
+    for (Index j = 0; j < cl; ++j) {
       double total = 0;
-      for (std::int64_t p = 0; p < in.count(); ++p) total += squares[(p * length + q) * cl + j];
+      for (Index p = 0; p < in.count(); ++p) total += squares[(p * length + q) * cl + j];
       ptr(sums.l2)[q * cl + j] = std::sqrt(total) / ptr(*view.dev)[q];
     }
   }
@@ -132,45 +129,45 @@ MlpSums HostNeurons<T>::mlp_sums(const MlpView& view, MlpSide side, Scores score
 // The same for a mixture: every expert reads the positions that use it.
 template <typename T>
 MlpSums HostNeurons<T>::expert_sums(const MlpView& view, MlpSide side) {
-  const std::int64_t n = config_.layer(view.layer).n_neurons, cl = view.visible,
-                     d = config_.d_model, length = view.length;
+  const Index n = config_.layer(view.layer).n_neurons, cl = view.visible, d = config_.d_model,
+              length = view.length;
   const Routing& routing = *view.routing;
   MlpSums sums;
   sums.sum = uninitialized(length * routing.chosen * n);
   sums.abs = uninitialized(length * routing.chosen * n);
   sums.l2 = uninitialized(length * cl);
   std::vector<double> squares(length * cl * routing.chosen, 0.0);
-  std::vector<std::int64_t> positions(length);
-  std::iota(positions.begin(), positions.end(), std::int64_t{0});
+  std::vector<Index> positions(length);
+  std::iota(positions.begin(), positions.end(), Index{0});
   for (const ExpertRows& used : by_expert(routing, positions)) {
     const auto w = expert(view.layer, used.expert);
     const auto whole = this->widened(panels(*w, side));
     const Panels<T>& in = *whole;
-    pool_.parallel_for(used.rows.size(), [&](std::int64_t i) {
-      const std::int64_t q = used.rows[i];
-      const std::int64_t slot = q * routing.chosen + used.slots[i];
+    pool_.parallel_for(used.rows.size(), [&](Index i) {
+      const Index q = used.rows[i];
+      const Index slot = q * routing.chosen + used.slots[i];
       const double inverse = 1.0 / ptr(*view.dev)[q];
       base::Scratch scratch;
-      for (std::int64_t p = 0; p < in.count(); ++p) {
-        const std::int64_t columns = in.columns(p);
+      for (Index p = 0; p < in.count(); ++p) {
+        const Index columns = in.columns(p);
         T* tile = scratch.of<T>(cl * columns);
         gemm(false, cl, columns, d, ptr(*view.writers) + q * view.n_writers * d, d, in.panel(p),
              columns, false, tile, columns);
         std::vector<double> sum(2 * columns, 0.0);
         reduce_writers(tile, cl, columns, columns, sum.data(), sum.data() + columns,
                        squares.data() + slot * cl);
-        for (std::int64_t c = 0; c < columns; ++c) {
-          const std::int64_t at = slot * n + in.begin(p) + c;
+        for (Index c = 0; c < columns; ++c) {
+          const Index at = slot * n + in.begin(p) + c;
           ptr(sums.sum)[at] = sum[c] * inverse;
           ptr(sums.abs)[at] = sum[columns + c] * inverse;
         }
       }
     });
   }
-  for (std::int64_t q = 0; q < length; ++q) {
-    for (std::int64_t j = 0; j < cl; ++j) {
+  for (Index q = 0; q < length; ++q) {
+    for (Index j = 0; j < cl; ++j) {
       double total = 0;
-      for (std::int64_t slot = q * routing.chosen; slot < (q + 1) * routing.chosen; ++slot)
+      for (Index slot = q * routing.chosen; slot < (q + 1) * routing.chosen; ++slot)
         total += squares[slot * cl + j];
       ptr(sums.l2)[q * cl + j] = std::sqrt(total) / ptr(*view.dev)[q];
     }
@@ -183,17 +180,17 @@ template <typename T>
 void HostNeurons<T>::router_scores(const MlpView& view, Scores scores, int query, T* out) {
   const auto w = layer(view.layer);
   const Routing& routing = *view.routing;
-  const std::int64_t d = config_.d_model, cl = view.visible, experts = routing.experts,
-                     chosen = routing.chosen;
+  const Index d = config_.d_model, cl = view.visible, experts = routing.experts,
+              chosen = routing.chosen;
   std::vector<T> all(cl * experts);
-  for (std::int64_t p = 0; p < w->matrix(model::Role::w_r).count(); ++p) {
+  for (Index p = 0; p < w->matrix(model::Role::w_r).count(); ++p) {
     gemm(false, cl, w->matrix(model::Role::w_r).columns(p), d,
-         ptr(*view.writers) + static_cast<std::int64_t>(query) * view.n_writers * d, d,
+         ptr(*view.writers) + static_cast<Index>(query) * view.n_writers * d, d,
          w->matrix(model::Role::w_r).panel(p), w->matrix(model::Role::w_r).columns(p), false,
          all.data() + w->matrix(model::Role::w_r).begin(p), experts);
   }
   const double inverse = 1.0 / ptr(*view.dev)[query];
-  for (std::int64_t j = 0; j < cl; ++j) {
+  for (Index j = 0; j < cl; ++j) {
     const T* row = all.data() + j * experts;
     double mean = 0;
     if (scores == Scores::centered) mean = std::accumulate(row, row + experts, 0.0) / experts;
@@ -206,21 +203,21 @@ void HostNeurons<T>::router_scores(const MlpView& view, Scores scores, int query
 
 template <typename T>
 MlpSums HostNeurons<T>::router_sums(const MlpView& view, Scores scores) {
-  const std::int64_t cl = view.visible, chosen = view.routing->chosen;
+  const Index cl = view.visible, chosen = view.routing->chosen;
   MlpSums sums;
   sums.sum = this->zeros(view.length * chosen);
   sums.abs = this->zeros(view.length * chosen);
   sums.l2 = uninitialized(view.length * cl);
-  pool_.parallel_for(view.length, [&](std::int64_t q) {
+  pool_.parallel_for(view.length, [&](Index q) {
     std::vector<T> rows(cl * chosen);
     router_scores(view, scores, q, rows.data());
     std::vector<double> sum(2 * chosen, 0.0), square(cl, 0.0);
     reduce_writers(rows.data(), cl, chosen, chosen, sum.data(), sum.data() + chosen, square.data());
-    for (std::int64_t i = 0; i < chosen; ++i) {
+    for (Index i = 0; i < chosen; ++i) {
       ptr(sums.sum)[q * chosen + i] = sum[i];
       ptr(sums.abs)[q * chosen + i] = sum[chosen + i];
     }
-    for (std::int64_t j = 0; j < cl; ++j) ptr(sums.l2)[q * cl + j] = std::sqrt(square[j]);
+    for (Index j = 0; j < cl; ++j) ptr(sums.l2)[q * cl + j] = std::sqrt(square[j]);
   });
   return sums;
 }
@@ -231,20 +228,20 @@ void HostNeurons<T>::mlp_scores(const MlpView& view, MlpSide side, Scores scores
   if (side == MlpSide::router) return router_scores(view, scores, query, ptr(out));
   const LayerConfig& shape = config_.layer(view.layer);
   const int slots = view.routing != nullptr ? view.routing->chosen : 1;
-  const std::int64_t d = config_.d_model, n = shape.n_neurons, width = slots * n;
+  const Index d = config_.d_model, n = shape.n_neurons, width = slots * n;
   const T inverse = T(1) / ptr(*view.dev)[query];
   for (int slot = 0; slot < slots; ++slot) {
     const auto w = view.routing != nullptr
                        ? expert(view.layer, view.routing->expert[view.routing->slot(query, slot)])
                        : layer(view.layer);
     const Panels<T>& in = panels(*w, side);
-    pool_.parallel_for(in.count(), [&](std::int64_t p) {
+    pool_.parallel_for(in.count(), [&](Index p) {
       T* to = ptr(out) + slot * n + in.begin(p);
       gemm(false, view.visible, in.columns(p), d,
-           ptr(*view.writers) + static_cast<std::int64_t>(query) * view.n_writers * d, d,
-           in.panel(p), in.columns(p), false, to, width);
-      for (std::int64_t j = 0; j < view.visible; ++j) {
-        for (std::int64_t i = 0; i < in.columns(p); ++i) to[j * width + i] *= inverse;
+           ptr(*view.writers) + static_cast<Index>(query) * view.n_writers * d, d, in.panel(p),
+           in.columns(p), false, to, width);
+      for (Index j = 0; j < view.visible; ++j) {
+        for (Index i = 0; i < in.columns(p); ++i) to[j * width + i] *= inverse;
       }
     });
   }

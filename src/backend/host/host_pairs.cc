@@ -5,13 +5,14 @@
 
 #include "backend/host/host_backend.h"
 #include "backend/host/kernels.h"
+#include "base/index.h"
 
 namespace unpack::backend {
 
 namespace {
 
 // Of one thread's scores, so that they stay in its cache.
-constexpr std::int64_t kTileBytes = std::int64_t{2} << 20;
+constexpr Index kTileBytes = Index{2} << 20;
 
 }  // namespace
 
@@ -19,11 +20,11 @@ constexpr std::int64_t kTileBytes = std::int64_t{2} << 20;
 // -------------------------------------------------------------------------------------------------
 
 template <typename T>
-void HostPairs<T>::PullBack::operator()(std::int64_t position, std::int64_t head, T* u) const {
+void HostPairs<T>::PullBack::operator()(Index position, Index head, T* u) const {
   if (table != nullptr) HostBase<T>::rotate(*table, position, u, true);
   if (norm.empty()) return;
   const T inverse = T(1) / dev[position * heads + head];
-  for (std::int64_t i = 0; i < e; ++i) u[i] *= norm[head * e + i] * inverse;
+  for (Index i = 0; i < e; ++i) u[i] *= norm[head * e + i] * inverse;
 }
 
 template <typename T>
@@ -50,8 +51,7 @@ bool HostPairs<T>::folds(const AttentionView& view) const {
 // Sources outside the window have no scores.
 template <typename T>
 void HostPairs<T>::hide(const AttentionView& view, int query, T* rows) const {
-  std::fill_n(rows, config_.layer(view.layer).first_source(query) * std::int64_t{view.visible},
-              T(0));
+  std::fill_n(rows, config_.layer(view.layer).first_source(query) * Index{view.visible}, T(0));
 }
 
 // table[H, tri, Cl]: sK_j(q, s) = g / dev(s) < c_j(s), W_K n_K R_s^-1 q(q) >, a vector in D for
@@ -59,9 +59,9 @@ void HostPairs<T>::hide(const AttentionView& view, int query, T* rows) const {
 template <typename T>
 void HostPairs<T>::folded_keys(const AttentionView& view, const RolePanels<T>& w, T* table) {
   const int heads = config_.n_heads;
-  const std::int64_t e = config_.d_head;
-  const std::int64_t d = config_.d_model;
-  const std::int64_t cl = view.visible;
+  const Index e = config_.d_head;
+  const Index d = config_.d_model;
+  const Index cl = view.visible;
   const int length = view.length;
   const auto rope = rotary(view.layer, length, length);
   const PullBack pull = key_pull(view, w, rope.get());
@@ -69,10 +69,10 @@ void HostPairs<T>::folded_keys(const AttentionView& view, const RolePanels<T>& w
   const double scale = config_.layer(view.layer).attention_scale;
   const auto k = widened(w.matrix(model::Role::w_k));
   const auto vectors = [&](int s, T* scratch, T* out) {  // out[length - s, H, D]
-    const std::int64_t n = length - s;
+    const Index n = length - s;
     for (int h = 0; h < heads; ++h) {
       const int g = h / config_.group_size();
-      for (std::int64_t i = 0; i < n; ++i) {
+      for (Index i = 0; i < n; ++i) {
         T* u = scratch + i * e;
         std::copy_n(ptr(*view.q) + ((s + i) * heads + h) * e, e, u);
         pull(s, g, u);
@@ -83,13 +83,13 @@ void HostPairs<T>::folded_keys(const AttentionView& view, const RolePanels<T>& w
   std::vector<T> shared;  // [S, H, D] where a query looks the same from every source
   if (!per_source) {
     shared.resize(static_cast<std::size_t>(heads) * length * d);
-    pool_.parallel_for(heads, [&](std::int64_t h) {
+    pool_.parallel_for(heads, [&](Index h) {
       head_to_model(*k, h / config_.group_size(), ptr(*view.q) + h * e, heads * e, length,
                     shared.data() + h * d, heads * d);
     });
   }
-  pool_.parallel_for(length, [&](std::int64_t s) {
-    const std::int64_t n = length - s;
+  pool_.parallel_for(length, [&](Index s) {
+    const Index n = length - s;
     std::vector<T> own;
     if (per_source) {
       own.resize(heads * n * d);
@@ -100,11 +100,11 @@ void HostPairs<T>::folded_keys(const AttentionView& view, const RolePanels<T>& w
     gemm(true, heads * n, cl, d, per_source ? own.data() : shared.data() + s * heads * d, d,
          ptr(*view.writers) + s * view.n_writers * d, d, false, scores.data(), cl);
     const T factor = scale / ptr(*view.dev)[s];
-    for (std::int64_t i = 0; i < n; ++i) {
-      for (std::int64_t h = 0; h < heads; ++h) {
+    for (Index i = 0; i < n; ++i) {
+      for (Index h = 0; h < heads; ++h) {
         T* to = table + (h * tri(length) + tri(s + i) + s) * cl;
         const T* from = scores.data() + (i * heads + h) * cl;
-        for (std::int64_t j = 0; j < cl; ++j) to[j] = from[j] * factor;
+        for (Index j = 0; j < cl; ++j) to[j] = from[j] * factor;
       }
     }
   });
@@ -115,19 +115,19 @@ void HostPairs<T>::folded_queries(const AttentionView& view, const RolePanels<T>
                                   const Rows& rows) {
   // sQ_j(q, s) = g / dev(q) < c_j(q), W_Q n_Q R_q^-1 k(s) >
   const int heads = config_.n_heads;
-  const std::int64_t e = config_.d_head;
-  const std::int64_t d = config_.d_model;
-  const std::int64_t cl = view.visible;
+  const Index e = config_.d_head;
+  const Index d = config_.d_model;
+  const Index cl = view.visible;
   const auto rope = rotary(view.layer, view.length, view.length);
   const PullBack pull = query_pull(view, w, rope.get());
   const bool per_query = pull.changes();
   const double scale = config_.layer(view.layer).attention_scale;
   const auto w_q = widened(w.matrix(model::Role::w_q));
-  const auto fold = [&](int h, std::int64_t query, std::int64_t n,
+  const auto fold = [&](int h, Index query, Index n,
                         T* out) {  // out[n, H, D], one head of it
     const int g = h / config_.group_size();
     std::vector<T> scratch(n * e);
-    for (std::int64_t s = 0; s < n; ++s) {
+    for (Index s = 0; s < n; ++s) {
       T* u = scratch.data() + s * e;
       std::copy_n(ptr(*view.k) + (s * config_.n_kv_heads + g) * e, e, u);
       if (per_query) pull(query, h, u);
@@ -137,11 +137,11 @@ void HostPairs<T>::folded_queries(const AttentionView& view, const RolePanels<T>
   std::vector<T> shared;  // [S, H, D] where a key looks the same from every query
   if (!per_query) {
     shared.resize(static_cast<std::size_t>(heads) * view.length * d);
-    pool_.parallel_for(heads, [&](std::int64_t h) { fold(h, 0, view.length, shared.data()); });
+    pool_.parallel_for(heads, [&](Index h) { fold(h, 0, view.length, shared.data()); });
   }
-  pool_.parallel_for(view.length, [&](std::int64_t at) {
-    const std::int64_t q = view.length - 1 - at;  // the longest first
-    const std::int64_t n = q + 1;
+  pool_.parallel_for(view.length, [&](Index at) {
+    const Index q = view.length - 1 - at;  // the longest first
+    const Index n = q + 1;
     std::vector<T> own(per_query ? heads * n * d : 0);
     for (int h = 0; per_query && h < heads; ++h) fold(h, q, n, own.data());
     std::vector<T> scores(2 * heads * n * cl);
@@ -149,11 +149,11 @@ void HostPairs<T>::folded_queries(const AttentionView& view, const RolePanels<T>
     gemm(true, heads * n, cl, d, per_query ? own.data() : shared.data(), d,
          ptr(*view.writers) + q * view.n_writers * d, d, false, scores.data(), cl);
     const T factor = scale / ptr(*view.dev)[q];
-    for (std::int64_t s = 0; s < n; ++s) {
-      for (std::int64_t h = 0; h < heads; ++h) {
+    for (Index s = 0; s < n; ++s) {
+      for (Index h = 0; h < heads; ++h) {
         const T* from = scores.data() + (s * heads + h) * cl;
         T* to = by_head + (h * n + s) * cl;
-        for (std::int64_t j = 0; j < cl; ++j) to[j] = from[j] * factor;
+        for (Index j = 0; j < cl; ++j) to[j] = from[j] * factor;
       }
     }
     for (int h = 0; h < heads; ++h) {
@@ -164,13 +164,13 @@ void HostPairs<T>::folded_queries(const AttentionView& view, const RolePanels<T>
 }
 
 template <typename T>
-void HostPairs<T>::projected(const AttentionView& view, const Panels<T>& w, std::int64_t p,
-                             bool low_rank, const PullBack& forth, Array& out) {
-  constexpr std::int64_t kPositions = 192, kWriters = 16;
-  const std::int64_t e = config_.d_head, d = config_.d_model, cl = view.visible;
-  const std::int64_t length = view.length, columns = w.columns(p), heads = columns / e;
-  const std::int64_t first = w.begin(p) / e, z_row = config_.n_heads * e;
-  const std::int64_t padded = padded_columns(columns);
+void HostPairs<T>::projected(const AttentionView& view, const Panels<T>& w, Index p, bool low_rank,
+                             const PullBack& forth, Array& out) {
+  constexpr Index kPositions = 192, kWriters = 16;
+  const Index e = config_.d_head, d = config_.d_model, cl = view.visible;
+  const Index length = view.length, columns = w.columns(p), heads = columns / e;
+  const Index first = w.begin(p) / e, z_row = config_.n_heads * e;
+  const Index padded = padded_columns(columns);
   const double scale = config_.layer(view.layer).attention_scale;
   // A head's columns that fill panels go where they belong at once.
   const bool straight = e % kPanelColumns == 0;
@@ -183,19 +183,19 @@ void HostPairs<T>::projected(const AttentionView& view, const Panels<T>& w, std:
   }
   if (out.size() < heads * length * cl * e)
     out = this->passing(heads * length * cl * e, heads * length * writers_.count() * e);
-  const std::int64_t blocks = (length + kPositions - 1) / kPositions;
-  const std::int64_t groups = (cl + kWriters - 1) / kWriters;
+  const Index blocks = (length + kPositions - 1) / kPositions;
+  const Index groups = (cl + kWriters - 1) / kWriters;
   const Panel<T> panel = w.panel(p);
-  pool_.parallel_for(blocks * groups, [&](std::int64_t task) {
-    const std::int64_t begin = task / groups * kPositions;
-    const std::int64_t n = std::min(kPositions, length - begin);
+  pool_.parallel_for(blocks * groups, [&](Index task) {
+    const Index begin = task / groups * kPositions;
+    const Index n = std::min(kPositions, length - begin);
     base::Scratch tiles, factors, packed;
     T* tile = tiles.of<T>(straight ? 0 : n * padded);
     T* factor = factors.of<T>(n);
-    for (std::int64_t i = 0; i < n; ++i) factor[i] = scale / ptr(*view.dev)[begin + i];
+    for (Index i = 0; i < n; ++i) factor[i] = scale / ptr(*view.dev)[begin + i];
     const InPanels<T> whole = this->in_panels(panel, d, columns, packed);
-    for (std::int64_t j = task % groups * kWriters;
-         j < std::min(cl, (task % groups + 1) * kWriters); ++j) {
+    for (Index j = task % groups * kWriters; j < std::min(cl, (task % groups + 1) * kWriters);
+         ++j) {
       const Writer& writer = writers_[j];
       PackedProduct<T> product{n,
                                padded,
@@ -209,20 +209,20 @@ void HostPairs<T>::projected(const AttentionView& view, const Panels<T>& w, std:
                                kPanelColumns,
                                factor};
       if (low_rank && writer.kind == WriterKind::head) {
-        const std::int64_t at = std::int64_t{writer.layer} * config_.n_heads + writer.head;
+        const Index at = Index{writer.layer} * config_.n_heads + writer.head;
         product.depth = e;
         product.a = ptr(*view.z[writer.layer]) + begin * z_row + writer.head * e;
         product.lda = z_row;
         product.b = InPanels<T>::packed(ptr(products) + at * e * padded, e);
       }
-      const auto place = [&](std::int64_t g, std::int64_t i) {
+      const auto place = [&](Index g, Index i) {
         return ptr(out) + ((g * length + begin + i) * cl + j) * e;
       };
       if (straight) {
         PackedProduct<T> one = product;
         one.columns = e;
         one.ldc = cl * e;
-        for (std::int64_t g = 0; g < heads; ++g) {
+        for (Index g = 0; g < heads; ++g) {
           one.b = product.b.from_panel(g * (e / kPanelColumns));
           one.c = place(g, 0);
           packed_product(one);
@@ -230,14 +230,14 @@ void HostPairs<T>::projected(const AttentionView& view, const Panels<T>& w, std:
       } else {
         packed_product(product);
       }
-      for (std::int64_t i = 0; i < n; ++i) {
-        const std::int64_t s = begin + i;
-        for (std::int64_t g = 0; g < heads; ++g) {
+      for (Index i = 0; i < n; ++i) {
+        const Index s = begin + i;
+        for (Index g = 0; g < heads; ++g) {
           T* to = place(g, i);
           if (!straight) std::copy_n(tile + i * padded + g * e, e, to);
           if (!forth.norm.empty()) {
             const T inverse = T(1) / forth.dev[s * forth.heads + first + g];
-            for (std::int64_t x = 0; x < e; ++x) to[x] *= forth.norm[(first + g) * e + x] * inverse;
+            for (Index x = 0; x < e; ++x) to[x] *= forth.norm[(first + g) * e + x] * inverse;
           }
           if (forth.table != nullptr) rotate(*forth.table, s, to, false);
         }
@@ -250,32 +250,32 @@ void HostPairs<T>::projected(const AttentionView& view, const Panels<T>& w, std:
 template <typename T>
 void HostPairs<T>::projected_keys(const AttentionView& view, const RolePanels<T>& w,
                                   const Rows& rows) {
-  const std::int64_t e = config_.d_head, heads = config_.n_heads, cl = view.visible;
-  const std::int64_t length = view.length, group = config_.group_size();
+  const Index e = config_.d_head, heads = config_.n_heads, cl = view.visible;
+  const Index length = view.length, group = config_.group_size();
   const auto rope = rotary(view.layer, length, view.length);
   const bool low_rank = this->plan_of(view.layer, view.length).keys.low_rank();
-  const std::int64_t queries = std::clamp<std::int64_t>(
-      kTileBytes / (length * cl * static_cast<std::int64_t>(sizeof(T))), 8, 64);
-  const std::int64_t blocks = (length + queries - 1) / queries;
+  const Index queries =
+      std::clamp<Index>(kTileBytes / (length * cl * static_cast<Index>(sizeof(T))), 8, 64);
+  const Index blocks = (length + queries - 1) / queries;
   Array keys;
-  for (std::int64_t p = 0; p < w.matrix(model::Role::w_k).count(); ++p) {
+  for (Index p = 0; p < w.matrix(model::Role::w_k).count(); ++p) {
     projected(view, w.matrix(model::Role::w_k), p, low_rank, key_pull(view, w, rope.get()), keys);
-    const std::int64_t in_panel = w.matrix(model::Role::w_k).columns(p) / e,
-                       first = w.matrix(model::Role::w_k).begin(p) / e;
-    pool_.parallel_for(in_panel * group * blocks, [&](std::int64_t task) {
-      const std::int64_t begin = (blocks - 1 - task % blocks) * queries;
-      const std::int64_t g = task / blocks / group;
-      const std::int64_t h = (first + g) * group + task / blocks % group;
-      const std::int64_t n = std::min(queries, length - begin);
-      const std::int64_t row = (begin + n) * cl;
+    const Index in_panel = w.matrix(model::Role::w_k).columns(p) / e,
+                first = w.matrix(model::Role::w_k).begin(p) / e;
+    pool_.parallel_for(in_panel * group * blocks, [&](Index task) {
+      const Index begin = (blocks - 1 - task % blocks) * queries;
+      const Index g = task / blocks / group;
+      const Index h = (first + g) * group + task / blocks % group;
+      const Index n = std::min(queries, length - begin);
+      const Index row = (begin + n) * cl;
       std::vector<T> tile(n * row);
-      for (std::int64_t s = 0; s < begin + n; ++s) {
-        const std::int64_t skip = std::max<std::int64_t>(0, s - begin);
+      for (Index s = 0; s < begin + n; ++s) {
+        const Index skip = std::max<Index>(0, s - begin);
         gemm(true, n - skip, cl, e, ptr(*view.q) + ((begin + skip) * heads + h) * e, heads * e,
              ptr(keys) + (g * length + s) * cl * e, e, false, tile.data() + skip * row + s * cl,
              row);
       }
-      for (std::int64_t i = 0; i < n; ++i) {
+      for (Index i = 0; i < n; ++i) {
         hide(view, begin + i, tile.data() + i * row);
         rows(h, begin + i, tile.data() + i * row);
       }
@@ -286,18 +286,18 @@ void HostPairs<T>::projected_keys(const AttentionView& view, const RolePanels<T>
 template <typename T>
 void HostPairs<T>::projected_queries(const AttentionView& view, const RolePanels<T>& w,
                                      const Rows& rows) {
-  const std::int64_t e = config_.d_head, cl = view.visible, length = view.length;
-  const std::int64_t kv_row = config_.n_kv_heads * e;
+  const Index e = config_.d_head, cl = view.visible, length = view.length;
+  const Index kv_row = config_.n_kv_heads * e;
   const auto rope = rotary(view.layer, view.length, view.length);
   const bool low_rank = this->plan_of(view.layer, view.length).queries.low_rank();
   Array own;
-  for (std::int64_t p = 0; p < w.matrix(model::Role::w_q).count(); ++p) {
+  for (Index p = 0; p < w.matrix(model::Role::w_q).count(); ++p) {
     projected(view, w.matrix(model::Role::w_q), p, low_rank, query_pull(view, w, rope.get()), own);
-    const std::int64_t in_panel = w.matrix(model::Role::w_q).columns(p) / e,
-                       first = w.matrix(model::Role::w_q).begin(p) / e;
-    pool_.parallel_for(length * in_panel, [&](std::int64_t task) {
-      const std::int64_t q = length - 1 - task / in_panel;
-      const std::int64_t i = task % in_panel, h = first + i;
+    const Index in_panel = w.matrix(model::Role::w_q).columns(p) / e,
+                first = w.matrix(model::Role::w_q).begin(p) / e;
+    pool_.parallel_for(length * in_panel, [&](Index task) {
+      const Index q = length - 1 - task / in_panel;
+      const Index i = task % in_panel, h = first + i;
       std::vector<T> scores((q + 1) * cl);
       gemm(true, q + 1, cl, e, ptr(*view.k) + h / config_.group_size() * e, kv_row,
            ptr(own) + (i * length + q) * cl * e, e, false, scores.data(), cl);
@@ -310,12 +310,12 @@ void HostPairs<T>::projected_queries(const AttentionView& view, const RolePanels
 template <typename T>
 void HostPairs<T>::key_pass(const AttentionView& view, T* table, const Rows& rows) {
   const auto w = layer(view.layer);
-  const std::int64_t per_head = tri(view.length) * view.visible;
+  const Index per_head = tri(view.length) * view.visible;
   if (!folds(view)) {
     const Rows kept = [&](int h, int q, T* scores) {
       if (table) {
         T* to = table + h * per_head + tri(q) * view.visible;
-        std::copy_n(scores, static_cast<std::int64_t>(q + 1) * view.visible, to);
+        std::copy_n(scores, static_cast<Index>(q + 1) * view.visible, to);
         scores = to;
       }
       rows(h, q, scores);
@@ -329,14 +329,13 @@ void HostPairs<T>::key_pass(const AttentionView& view, T* table, const Rows& row
     table = ptr(scratch);
   }
   folded_keys(view, *w, table);
-  pool_.parallel_for(static_cast<std::int64_t>(config_.n_heads) * view.length,
-                     [&](std::int64_t task) {
-                       const int h = task / view.length;
-                       const int q = task % view.length;
-                       T* at = table + h * per_head + tri(q) * view.visible;
-                       hide(view, q, at);
-                       rows(h, q, at);
-                     });
+  pool_.parallel_for(static_cast<Index>(config_.n_heads) * view.length, [&](Index task) {
+    const int h = task / view.length;
+    const int q = task % view.length;
+    T* at = table + h * per_head + tri(q) * view.visible;
+    hide(view, q, at);
+    rows(h, q, at);
+  });
 }
 
 template <typename T>

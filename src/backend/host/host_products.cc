@@ -4,6 +4,7 @@
 #include "backend/host/host_backend.h"
 #include "backend/host/kernels.h"
 #include "backend/mlp_readers.h"
+#include "base/index.h"
 #include "base/scratch.h"
 
 namespace unpack::backend {
@@ -54,15 +55,14 @@ std::vector<DevicePlan::Part> HostProducts<T>::plan(const Writers& writers, int 
 }
 
 template <typename T>
-std::int64_t HostProducts<T>::product_size(const Panels<T>& w, int sources) const {
-  return std::int64_t{sources} * config_.n_heads * config_.d_head *
+Index HostProducts<T>::product_size(const Panels<T>& w, int sources) const {
+  return Index{sources} * config_.n_heads * config_.d_head *
          padded_columns(std::min(w.width, w.out));
 }
 
 // As it lies where its columns fill panels.
 template <typename T>
-InPanels<T> HostProducts<T>::in_panels(const T* b, std::int64_t depth, std::int64_t n,
-                                       base::Scratch& packed) {
+InPanels<T> HostProducts<T>::in_panels(const T* b, Index depth, Index n, base::Scratch& packed) {
   if (n % kPanelColumns == 0) return InPanels<T>::plain(b, n);
   T* to = packed.of<T>(depth * padded_columns(n));
   pack_columns(false, depth, n, b, n, to);
@@ -70,18 +70,18 @@ InPanels<T> HostProducts<T>::in_panels(const T* b, std::int64_t depth, std::int6
 }
 
 template <typename T>
-void HostProducts<T>::make_products(const Panels<T>& w, int sources, std::int64_t first,
-                                    std::int64_t count, T* out) {
-  constexpr std::int64_t kRows = 256;  // of W_O at once
+void HostProducts<T>::make_products(const Panels<T>& w, int sources, Index first, Index count,
+                                    T* out) {
+  constexpr Index kRows = 256;  // of W_O at once
   // Layers that are held: where W_O has to be widened first, as few as keep the threads busy.
   constexpr int kSources = 8, kWidened = 2;
-  const std::int64_t d = config_.d_model, e = config_.d_head, heads = config_.n_heads;
-  const std::int64_t size = product_size(w, sources), width = padded_columns(w.width);
+  const Index d = config_.d_model, e = config_.d_head, heads = config_.n_heads;
+  const Index size = product_size(w, sources), width = padded_columns(w.width);
   // C goes to the side of W, whose columns it centres.
   base::Scratch sides;
   T* right = sides.of<T>(count * d * width);
-  pool_.parallel_for(count, [&](std::int64_t i) {
-    const std::int64_t n = w.columns(first + i);
+  pool_.parallel_for(count, [&](Index i) {
+    const Index n = w.columns(first + i);
     const Panel<T> panel = w.panel(first + i);
     if (config_.norm == Norm::rms) {
       pack_columns<T>(false, d, n, panel, n, right + i * d * width);
@@ -96,10 +96,10 @@ void HostProducts<T>::make_products(const Panels<T>& w, int sources, std::int64_
     subtract_columns(centered, d, n, mean.data());
     pack_columns<T>(false, d, n, centered, n, right + i * d * width);
   });
-  const std::int64_t together = std::clamp<std::int64_t>(kRows / e, 1, heads);
-  const std::int64_t blocks = (heads + together - 1) / together;
+  const Index together = std::clamp<Index>(kRows / e, 1, heads);
+  const Index blocks = (heads + together - 1) / together;
   const int held = layer(0)->matrix(model::Role::w_o).packed() ? kSources : kWidened;
-  const std::int64_t whole = heads * e * d;
+  const Index whole = heads * e * d;
   Array outputs;
   for (int from = 0; from < sources; from += held) {
     const int some = std::min(held, sources - from);
@@ -110,21 +110,21 @@ void HostProducts<T>::make_products(const Panels<T>& w, int sources, std::int64_
       if (outputs.empty()) outputs = uninitialized(held * whole);
       this->widen(layers.back()->matrix(model::Role::w_o), ptr(outputs) + i * whole);
     }
-    pool_.parallel_for(some * count * blocks, [&](std::int64_t task) {
-      const std::int64_t i = task / blocks % count;
-      const std::int64_t source = task / blocks / count;
-      const std::int64_t head = task % blocks * together;
-      const std::int64_t columns = padded_columns(w.columns(first + i));
-      const std::int64_t rows = std::min(together, heads - head) * e;
+    pool_.parallel_for(some * count * blocks, [&](Index task) {
+      const Index i = task / blocks % count;
+      const Index source = task / blocks / count;
+      const Index head = task % blocks * together;
+      const Index columns = padded_columns(w.columns(first + i));
+      const Index rows = std::min(together, heads - head) * e;
       const auto b = InPanels<T>::packed(right + i * d * width, d);
       T* to = out + i * size + ((from + source) * heads + head) * e * columns;
       const Panels<T>& o = layers[source]->matrix(model::Role::w_o);
-      for (std::int64_t p = 0; p < o.count(); ++p) {
+      for (Index p = 0; p < o.count(); ++p) {
         const T* left = o.packed() ? static_cast<const T*>(o.rows(p, head * e, rows))
                                    : ptr(outputs) + source * whole + o.in * o.begin(p) +
                                          head * e * o.columns(p);
-        for (std::int64_t panel = 0; panel < columns / kPanelColumns; ++panel) {
-          for (std::int64_t r = 0; r < rows; r += e)
+        for (Index panel = 0; panel < columns / kPanelColumns; ++panel) {
+          for (Index r = 0; r < rows; r += e)
             packed_product<T>({e, kPanelColumns, o.columns(p), left + r * o.columns(p),
                                o.columns(p), b.from_row(o.begin(p)).from_panel(panel), p > 0,
                                to + r * columns + panel * e * kPanelColumns, kPanelColumns, 0});
@@ -156,13 +156,13 @@ std::shared_ptr<const PanelValues<T>> HostProducts<T>::kept_products(int index, 
 // go to last[Cl, N] where that is given.
 template <typename T>
 void HostProducts<T>::add_with_products(const MlpView& view, const T* products, const Panels<T>& in,
-                                        std::int64_t p, std::int64_t begin, std::int64_t positions,
-                                        double* sum, double* square, T* last) {
+                                        Index p, Index begin, Index positions, double* sum,
+                                        double* square, T* last) {
   constexpr int kTogether = 8;  // writers whose scores are added before they go to double
-  const std::int64_t d = config_.d_model, e = config_.d_head, n = in.columns(p);
-  const std::int64_t padded = padded_columns(n), z_row = config_.n_heads * e;
+  const Index d = config_.d_model, e = config_.d_head, n = in.columns(p);
+  const Index padded = padded_columns(n), z_row = config_.n_heads * e;
   base::Scratch scores, packed;
-  const std::int64_t places = 2 * positions * padded;
+  const Index places = 2 * positions * padded;
   T* some = scores.of<T>(places + 2 * padded);
   T* abs = some + positions * padded;
   T* row = some + places;
@@ -184,7 +184,7 @@ void HostProducts<T>::add_with_products(const MlpView& view, const T* products, 
                            square + writer,
                            view.visible};
     if (of.kind == WriterKind::head) {
-      const std::int64_t at = std::int64_t{of.layer} * config_.n_heads + of.head;
+      const Index at = Index{of.layer} * config_.n_heads + of.head;
       product.depth = e;
       product.a = ptr(*view.z[of.layer]) + begin * z_row + of.head * e;
       product.lda = z_row;
@@ -203,10 +203,10 @@ void HostProducts<T>::add_with_products(const MlpView& view, const T* products, 
       keep_row(row, n, ptr(*view.dev)[begin + positions - 1], last + writer * in.out);
     }
     if (++added % kTogether != 0 && added != view.visible) return;
-    for (std::int64_t q = 0; q < positions; ++q) {
+    for (Index q = 0; q < positions; ++q) {
       double* to = sum + 2 * q * n;
       const T* from = some + q * padded;
-      for (std::int64_t c = 0; c < n; ++c) {
+      for (Index c = 0; c < n; ++c) {
         to[c] += from[c];
         to[n + c] += from[positions * padded + c];
       }

@@ -7,19 +7,20 @@
 #include "backend/host/host_backend.h"
 #include "backend/host/kernels.h"
 #include "base/formulas.h"
+#include "base/index.h"
 
 namespace unpack::backend {
 
 namespace {
 
-constexpr std::int64_t kQueryBlock = 64;
+constexpr Index kQueryBlock = 64;
 
 // Between which positions a head has a direction in directions[S, H, E].
 std::vector<ReadOps::HeadReads::Positions> active_positions(std::span<const double> directions,
-                                                            std::int64_t heads, std::int64_t e) {
+                                                            Index heads, Index e) {
   std::vector<ReadOps::HeadReads::Positions> out(heads);
-  const std::int64_t rows = static_cast<std::int64_t>(directions.size()) / e;
-  for (std::int64_t i = 0; i < rows; ++i) {
+  const Index rows = static_cast<Index>(directions.size()) / e;
+  for (Index i = 0; i < rows; ++i) {
     const auto row = directions.subspan(i * e, e);
     if (std::all_of(row.begin(), row.end(), [](double x) { return x == 0; })) continue;
     auto& of = out[i % heads];
@@ -37,8 +38,8 @@ ReadOps::HeadReads HostReads<T>::head_reads(const AttentionView& view, const Att
                                             const Options& options,
                                             std::span<const double> directions) {
   const auto w = layer(view.layer);
-  const std::int64_t heads = config_.n_heads, groups = config_.n_kv_heads, e = config_.d_head,
-                     d = config_.d_model, length = view.length, pairs = tri(length);
+  const Index heads = config_.n_heads, groups = config_.n_kv_heads, e = config_.d_head,
+              d = config_.d_model, length = view.length, pairs = tri(length);
   const LayerConfig& shape = config_.layer(view.layer);
   const bool centered = options.scores == Scores::centered,
              spread = options.keys == Keys::spread && centered;
@@ -50,14 +51,13 @@ ReadOps::HeadReads HostReads<T>::head_reads(const AttentionView& view, const Att
   reads.active = active_positions(directions, heads, e);
   for (const auto& of : reads.active) reads.last = std::max(reads.last, of.end - 1);
   std::vector<T> by_key(heads * length * e, T(0)), by_value = by_key;
-  pool_.parallel_for(heads, [&](std::int64_t h) {
-    const std::int64_t g = h / config_.group_size();
+  pool_.parallel_for(heads, [&](Index h) {
+    const Index g = h / config_.group_size();
     std::vector<T> entry, query, key_turned, value_turned;
     std::vector<double> by_keys(length), by_queries = by_keys;
     const auto [active, used] = reads.active[h];
-    for (std::int64_t begin = active / kQueryBlock * kQueryBlock; begin < used;
-         begin += kQueryBlock) {
-      const std::int64_t n = std::min(kQueryBlock, used - begin), reach = begin + n;
+    for (Index begin = active / kQueryBlock * kQueryBlock; begin < used; begin += kQueryBlock) {
+      const Index n = std::min(kQueryBlock, used - begin), reach = begin + n;
       const T* direction = ptr(reads.value) + (begin * heads + h) * e;
       entry.resize(n * reach);
       gemm(true, n, reach, e, direction, heads * e, ptr(*view.v) + g * e, groups * e, false,
@@ -65,8 +65,8 @@ ReadOps::HeadReads HostReads<T>::head_reads(const AttentionView& view, const Att
       query.assign(entry.size(), T(0));
       key_turned.assign(entry.size(), T(0));
       value_turned.assign(entry.size(), T(0));
-      for (std::int64_t i = 0; i < n; ++i) {
-        const std::int64_t q = begin + i, first = shape.first_source(q), pair = h * pairs + tri(q);
+      for (Index i = 0; i < n; ++i) {
+        const Index q = begin + i, first = shape.first_source(q), pair = h * pairs + tri(q);
         const double sources = q + 1 - first;
         T* key = ptr(reads.key_coef) + pair;
         T* own = query.data() + i * reach;
@@ -75,7 +75,7 @@ ReadOps::HeadReads HostReads<T>::head_reads(const AttentionView& view, const Att
                          options.floor, by_keys.data());
         floored_inverses(ptr(sums.q_sum) + pair, ptr(sums.q_abs) + pair, q + 1, options.beta,
                          options.floor, by_queries.data());
-        for (std::int64_t s = first; s <= q; ++s) {
+        for (Index s = first; s <= q; ++s) {
           const std::size_t at = s * n + i, source = s;
           const T alpha = ptr(*view.pattern)[pair + s];
           value_turned[at] = alpha;
@@ -87,7 +87,7 @@ ReadOps::HeadReads HostReads<T>::head_reads(const AttentionView& view, const Att
           key_mean += k / sources;
           query_mean += x / sources;
         }
-        for (std::int64_t s = first; s <= q; ++s) {
+        for (Index s = first; s <= q; ++s) {
           if (spread) key[s] -= static_cast<T>(key_mean);
           if (centered) own[s] -= static_cast<T>(query_mean);
           key_turned[s * n + i] = key[s];
@@ -107,21 +107,21 @@ ReadOps::HeadReads HostReads<T>::head_reads(const AttentionView& view, const Att
   const T scale = shape.attention_scale;
   const T value_weight = options.weights[2];
   std::vector<T> keys(length * groups * e), values = keys;
-  pool_.parallel_for(length, [&](std::int64_t s) {
-    for (std::int64_t h = 0; h < heads; ++h) {
+  pool_.parallel_for(length, [&](Index s) {
+    for (Index h = 0; h < heads; ++h) {
       T* u = ptr(reads.query) + (s * heads + h) * e;
       query_pull(s, h, u);
       T* v = ptr(reads.value) + (s * heads + h) * e;
-      for (std::int64_t i = 0; i < e; ++i) {
+      for (Index i = 0; i < e; ++i) {
         u[i] *= scale;
         v[i] *= value_weight;
       }
-      const std::int64_t g = h / config_.group_size();
+      const Index g = h / config_.group_size();
       axpy(e, scale, by_key.data() + (h * length + s) * e, keys.data() + (s * groups + g) * e);
       axpy(e, value_weight, by_value.data() + (h * length + s) * e,
            values.data() + (s * groups + g) * e);
     }
-    for (std::int64_t g = 0; g < groups; ++g) key_pull(s, g, keys.data() + (s * groups + g) * e);
+    for (Index g = 0; g < groups; ++g) key_pull(s, g, keys.data() + (s * groups + g) * e);
   });
   const auto to_stream = [&](std::span<const std::pair<const Panels<T>*, const T*>> parts,
                              std::vector<double>& out) {
@@ -129,7 +129,7 @@ ReadOps::HeadReads HostReads<T>::head_reads(const AttentionView& view, const Att
     std::vector<T> read(out.size());
     for (const auto& [panels, from] : parts) {
       multiply_transposed(*panels, from, length, read.data());
-      for (std::int64_t i = 0; i < length * d; ++i)
+      for (Index i = 0; i < length * d; ++i)
         out[i] += static_cast<double>(read[i]) / ptr(*view.dev)[i / d];
     }
   };
@@ -142,15 +142,14 @@ ReadOps::HeadReads HostReads<T>::head_reads(const AttentionView& view, const Att
 }
 
 template <typename T>
-ReadOps::NeuronCredit HostReads<T>::neuron_credit(const Array& own, std::int64_t rows,
-                                                  const Array* pre, const MlpSums* sums,
-                                                  double beta, double weight) {
-  const std::int64_t n = own.size() / rows;
+ReadOps::NeuronCredit HostReads<T>::neuron_credit(const Array& own, Index rows, const Array* pre,
+                                                  const MlpSums* sums, double beta, double weight) {
+  const Index n = own.size() / rows;
   NeuronCredit out;
   out.coef = uninitialized(own.size());
   out.credit.assign(rows, 0.0);
   std::vector<double> passed = out.credit, doubt = out.credit;  // by row, added up in order
-  pool_.parallel_for(rows, [&](std::int64_t r) {
+  pool_.parallel_for(rows, [&](Index r) {
     const std::size_t row = r;
     const T* given = ptr(own) + r * n;
     T* coef = ptr(out.coef) + r * n;
@@ -161,7 +160,7 @@ ReadOps::NeuronCredit HostReads<T>::neuron_credit(const Array& own, std::int64_t
     }
     double credit = 0, size = 0, doubtful = 0;
     if (pre != nullptr) {
-      for (std::int64_t i = 0; i < n; ++i) {
+      for (Index i = 0; i < n; ++i) {
         const double x = given[i];
         credit += x;
         coef[i] = base::linear_coefficient(x, ptr(*pre)[r * n + i]);
@@ -171,7 +170,7 @@ ReadOps::NeuronCredit HostReads<T>::neuron_credit(const Array& own, std::int64_t
       const T* abs = ptr(sums->abs) + r * n;
       std::vector<double> inverse(n);
       floored_inverses(sum, abs, n, beta, 0.0, inverse.data());
-      for (std::int64_t i = 0; i < n; ++i) {
+      for (Index i = 0; i < n; ++i) {
         const double x = given[i];
         credit += x;
         coef[i] = base::coefficient(weight, x, inverse[i]);
@@ -214,11 +213,10 @@ void HostReads<T>::neuron_reads(const MlpView& view, MlpSide side, Scores scores
 
 template <typename T>
 Array HostReads<T>::key_medians(const AttentionView& view, const AttentionSums& sums) {
-  const std::int64_t cl = view.visible, length = view.length;
+  const Index cl = view.visible, length = view.length;
   Array out = uninitialized(config_.n_heads * length * cl);
   const auto take = [&](int h, int q, const T* rows) {
-    const std::int64_t first = config_.layer(view.layer).first_source(q),
-                       at = (h * length + q) * cl;
+    const Index first = config_.layer(view.layer).first_source(q), at = (h * length + q) * cl;
     column_medians(rows + first * cl, q + 1 - first, cl, ptr(out) + at);
   };
   if (sums.k_scores.empty()) {
@@ -227,7 +225,7 @@ Array HostReads<T>::key_medians(const AttentionView& view, const AttentionSums& 
     });
     return out;
   }
-  pool_.parallel_for(config_.n_heads * length, [&](std::int64_t task) {
+  pool_.parallel_for(config_.n_heads * length, [&](Index task) {
     const auto h = static_cast<int>(task / length), q = static_cast<int>(task % length);
     take(h, q, ptr(sums.k_scores) + (h * tri(length) + tri(q)) * cl);
   });
@@ -237,19 +235,19 @@ Array HostReads<T>::key_medians(const AttentionView& view, const AttentionSums& 
 template <typename T>
 void HostReads<T>::offset_fold(const AttentionView& view, const HeadReads& reads,
                                const Array& offsets, std::vector<double>& out) {
-  const std::int64_t cl = view.visible, length = view.length, used = reads.last + 1,
-                     heads = config_.n_heads;
+  const Index cl = view.visible, length = view.length, used = reads.last + 1,
+              heads = config_.n_heads;
   out.assign(length * cl, 0.0);
-  const std::int64_t blocks = (used + kQueryBlock - 1) / kQueryBlock;
-  pool_.parallel_for(blocks, [&](std::int64_t block) {  // of sources
-    const std::int64_t begin = block * kQueryBlock, n = std::min(kQueryBlock, used - begin);
+  const Index blocks = (used + kQueryBlock - 1) / kQueryBlock;
+  pool_.parallel_for(blocks, [&](Index block) {  // of sources
+    const Index begin = block * kQueryBlock, n = std::min(kQueryBlock, used - begin);
     std::vector<T> turned, sum(n * cl);
-    for (std::int64_t h = 0; h < heads; ++h) {
-      const std::int64_t queries = used - begin;
+    for (Index h = 0; h < heads; ++h) {
+      const Index queries = used - begin;
       turned.assign(n * queries, T(0));
-      for (std::int64_t q = begin; q < used; ++q) {
+      for (Index q = begin; q < used; ++q) {
         const T* coef = ptr(reads.key_coef) + h * tri(length) + tri(q);
-        for (std::int64_t s = begin; s < begin + n && s <= q; ++s)
+        for (Index s = begin; s < begin + n && s <= q; ++s)
           turned[(s - begin) * queries + q - begin] = coef[s];
       }
       gemm(false, n, cl, queries, turned.data(), queries, ptr(offsets) + (h * length + begin) * cl,

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/formulas.h"
+#include "base/index.h"
 #include "unpack/error.h"
 
 // Chosen by what the processor can do; the name of a processor, such as haswell, would mean that
@@ -80,16 +81,16 @@ std::vector<std::pair<std::string, const FloatKernels*>> float_kernels() {
 std::string kernel_name() { return float_kernels().front().first; }
 
 template <>
-void reduce_writers<float>(const float* tile, std::int64_t rows, std::int64_t n, std::int64_t ld,
-                           double* sum, double* abs, double* square) {
+void reduce_writers<float>(const float* tile, Index rows, Index n, Index ld, double* sum,
+                           double* abs, double* square) {
   best().reduce(tile, rows, n, ld, sum, abs, square);
 }
 
 template <>
-void reduce_writers<double>(const double* tile, std::int64_t rows, std::int64_t n, std::int64_t ld,
-                            double* sum, double* abs, double* square) {
-  for (std::int64_t r = 0; r < rows; ++r) {
-    for (std::int64_t c = 0; c < n; ++c) {
+void reduce_writers<double>(const double* tile, Index rows, Index n, Index ld, double* sum,
+                            double* abs, double* square) {
+  for (Index r = 0; r < rows; ++r) {
+    for (Index c = 0; c < n; ++c) {
       const double x = tile[r * ld + c];
       sum[c] += x;
       abs[c] += std::fabs(x);
@@ -99,32 +100,32 @@ void reduce_writers<double>(const double* tile, std::int64_t rows, std::int64_t 
 }
 
 template <>
-void row_sums<float>(const float* row, std::int64_t n, double& sum, double& abs) {
+void row_sums<float>(const float* row, Index n, double& sum, double& abs) {
   best().row_sums(row, n, sum, abs);
 }
 
 template <>
-void row_sums<double>(const double* row, std::int64_t n, double& sum, double& abs) {
+void row_sums<double>(const double* row, Index n, double& sum, double& abs) {
   sum = 0;
   abs = 0;
-  for (std::int64_t i = 0; i < n; ++i) {
+  for (Index i = 0; i < n; ++i) {
     sum += row[i];
     abs += std::fabs(row[i]);
   }
 }
 
 template <>
-void reduce_rows<float>(const float* rows, std::int64_t n, std::int64_t c, float* sums, float* abs,
+void reduce_rows<float>(const float* rows, Index n, Index c, float* sums, float* abs,
                         double* column, double* square) {
   best().reduce_rows(rows, n, c, sums, abs, column, square);
 }
 
 template <>
-void reduce_rows<double>(const double* rows, std::int64_t n, std::int64_t c, double* sums,
-                         double* abs, double* column, double* square) {
-  for (std::int64_t r = 0; r < n; ++r) {
+void reduce_rows<double>(const double* rows, Index n, Index c, double* sums, double* abs,
+                         double* column, double* square) {
+  for (Index r = 0; r < n; ++r) {
     row_sums(rows + r * c, c, sums[r], abs[r]);
-    for (std::int64_t j = 0; column && j < c; ++j) {
+    for (Index j = 0; column && j < c; ++j) {
       column[j] += rows[r * c + j];
       square[j] += rows[r * c + j] * rows[r * c + j];
     }
@@ -132,58 +133,58 @@ void reduce_rows<double>(const double* rows, std::int64_t n, std::int64_t c, dou
 }
 
 template <>
-void axpy<float>(std::int64_t n, float scale, const float* x, float* y) {
+void axpy<float>(Index n, float scale, const float* x, float* y) {
   best().axpy(n, scale, x, y);
 }
 
 template <>
-void axpy<double>(std::int64_t n, double scale, const double* x, double* y) {
-  for (std::int64_t i = 0; i < n; ++i) y[i] += scale * x[i];
+void axpy<double>(Index n, double scale, const double* x, double* y) {
+  for (Index i = 0; i < n; ++i) y[i] += scale * x[i];
 }
 
 template <>
-float dot<float>(std::int64_t n, const float* x, const float* y) {
+float dot<float>(Index n, const float* x, const float* y) {
   return best().dot(n, x, y);
 }
 
 template <>
-double dot<double>(std::int64_t n, const double* x, const double* y) {
+double dot<double>(Index n, const double* x, const double* y) {
   double sum = 0;
-  for (std::int64_t i = 0; i < n; ++i) sum += x[i] * y[i];
+  for (Index i = 0; i < n; ++i) sum += x[i] * y[i];
   return sum;
 }
 
 template <>
-void add_columns<float>(const float* rows, std::int64_t n, std::int64_t c, double* sum) {
+void add_columns<float>(const float* rows, Index n, Index c, double* sum) {
   best().add_columns(rows, n, c, sum);
 }
 
 template <>
-void add_columns<double>(const double* rows, std::int64_t n, std::int64_t c, double* sum) {
-  for (std::int64_t i = 0; i < n * c; ++i) sum[i % c] += rows[i];
+void add_columns<double>(const double* rows, Index n, Index c, double* sum) {
+  for (Index i = 0; i < n * c; ++i) sum[i % c] += rows[i];
 }
 
 template <>
-void subtract_columns<float>(float* rows, std::int64_t n, std::int64_t c, const double* shift) {
+void subtract_columns<float>(float* rows, Index n, Index c, const double* shift) {
   best().subtract_columns(rows, n, c, shift);
 }
 
 template <>
-void subtract_columns<double>(double* rows, std::int64_t n, std::int64_t c, const double* shift) {
-  for (std::int64_t i = 0; i < n * c; ++i) rows[i] -= shift[i % c];
+void subtract_columns<double>(double* rows, Index n, Index c, const double* shift) {
+  for (Index i = 0; i < n * c; ++i) rows[i] -= shift[i % c];
 }
 
 template <>
-void column_medians<float>(const float* rows, std::int64_t n, std::int64_t c, float* out) {
+void column_medians<float>(const float* rows, Index n, Index c, float* out) {
   best().column_medians(rows, n, c, out);
 }
 
 template <>
-void column_medians<double>(const double* rows, std::int64_t n, std::int64_t c, double* out) {
+void column_medians<double>(const double* rows, Index n, Index c, double* out) {
   std::vector<double> column(n);
   const auto middle = column.begin() + (n - 1) / 2;
-  for (std::int64_t j = 0; j < c; ++j) {
-    for (std::int64_t r = 0; r < n; ++r) column[r] = rows[r * c + j];
+  for (Index j = 0; j < c; ++j) {
+    for (Index r = 0; r < n; ++r) column[r] = rows[r * c + j];
     std::nth_element(column.begin(), middle, column.end());
     out[j] = *middle;
   }
@@ -211,31 +212,29 @@ void edge_sums(const EdgeProduct& product) { best().edge_sums(product); }
 void writer_sums(const WriterProduct& product) { best().writer_sums(product); }
 void turned_product(const TurnedProduct& product) { best().turned_product(product); }
 
-void turn_rows(const float* from, std::int64_t ld, std::int64_t rows, std::int64_t columns,
-               float* const* to) {
+void turn_rows(const float* from, Index ld, Index rows, Index columns, float* const* to) {
   best().turn_rows(from, ld, rows, columns, to);
 }
 
 template <>
-void floored_inverses<float>(const float* sum, const float* abs, std::int64_t n, double beta,
-                             double floor, double* out) {
+void floored_inverses<float>(const float* sum, const float* abs, Index n, double beta, double floor,
+                             double* out) {
   best().floored_inverses(sum, abs, n, beta, floor, out);
 }
 
 template <>
-void floored_inverses<double>(const double* sum, const double* abs, std::int64_t n, double beta,
+void floored_inverses<double>(const double* sum, const double* abs, Index n, double beta,
                               double floor, double* out) {
-  for (std::int64_t i = 0; i < n; ++i) out[i] = base::floored_inverse(sum[i], abs[i], beta, floor);
+  for (Index i = 0; i < n; ++i) out[i] = base::floored_inverse(sum[i], abs[i], beta, floor);
 }
 
 namespace {
 
 // An element of A times B in panels.
-double element(const double* a, const InPanels<double>& b, std::int64_t depth,
-               std::int64_t column) {
+double element(const double* a, const InPanels<double>& b, Index depth, Index column) {
   const double* panel = b.at(column);
   double sum = 0;
-  for (std::int64_t p = 0; p < depth; ++p) sum += a[p] * panel[p * b.ld];
+  for (Index p = 0; p < depth; ++p) sum += a[p] * panel[p * b.ld];
   return sum;
 }
 
@@ -243,8 +242,8 @@ double element(const double* a, const InPanels<double>& b, std::int64_t depth,
 
 template <>
 void pair_sums<double>(const PairProduct<double>& x) {
-  for (std::int64_t r = 0; r < x.rows; ++r) {
-    for (std::int64_t c = 0; c < x.columns; ++c) {
+  for (Index r = 0; r < x.rows; ++r) {
+    for (Index c = 0; c < x.columns; ++c) {
       const double score =
           element(x.a + r * x.lda, InPanels<double>::packed(x.b, x.depth), x.depth, c);
       x.sum[c] += score;
@@ -264,9 +263,9 @@ void pair_sums<double>(const PairProduct<double>& x) {
 
 template <>
 void head_sums<double>(const HeadProduct<double>& x) {
-  for (std::int64_t r = 0; r < x.rows; ++r) {
+  for (Index r = 0; r < x.rows; ++r) {
     double square = 0;
-    for (std::int64_t c = 0; c < x.columns; ++c) {
+    for (Index c = 0; c < x.columns; ++c) {
       const double score = element(x.a + r * x.lda, x.b, x.depth, c);
       x.sum[r * x.ld + c] += score;
       x.abs[r * x.ld + c] += std::fabs(score);
@@ -278,8 +277,8 @@ void head_sums<double>(const HeadProduct<double>& x) {
 
 template <>
 void packed_product<double>(const PackedProduct<double>& x) {
-  for (std::int64_t r = 0; r < x.rows; ++r) {
-    for (std::int64_t c = 0; c < x.columns; ++c) {
+  for (Index r = 0; r < x.rows; ++r) {
+    for (Index c = 0; c < x.columns; ++c) {
       double made = element(x.a + r * x.lda, x.b, x.depth, c);
       if (x.scale != nullptr) made *= x.scale[r];
       double& to = x.c[c / kPanelColumns * x.c_panel + r * x.ldc + c % kPanelColumns];
@@ -289,46 +288,42 @@ void packed_product<double>(const PackedProduct<double>& x) {
 }
 
 template <typename T>
-void pack_columns(bool transposed, std::int64_t depth, std::int64_t n, const T* b, std::int64_t ld,
-                  T* to) {
-  for (std::int64_t first = 0; first < n; first += kPanelColumns, to += depth * kPanelColumns) {
-    const std::int64_t columns = std::min(kPanelColumns, n - first);
+void pack_columns(bool transposed, Index depth, Index n, const T* b, Index ld, T* to) {
+  for (Index first = 0; first < n; first += kPanelColumns, to += depth * kPanelColumns) {
+    const Index columns = std::min(kPanelColumns, n - first);
     if (columns < kPanelColumns) std::fill_n(to, depth * kPanelColumns, T(0));
-    for (std::int64_t p = 0; p < depth; ++p) {
+    for (Index p = 0; p < depth; ++p) {
       if (!transposed) {
         std::copy_n(b + p * ld + first, columns, to + p * kPanelColumns);
         continue;
       }
-      for (std::int64_t c = 0; c < columns; ++c)
-        to[p * kPanelColumns + c] = b[(first + c) * ld + p];
+      for (Index c = 0; c < columns; ++c) to[p * kPanelColumns + c] = b[(first + c) * ld + p];
     }
   }
 }
 
-template void pack_columns<float>(bool, std::int64_t, std::int64_t, const float*, std::int64_t,
-                                  float*);
-template void pack_columns<double>(bool, std::int64_t, std::int64_t, const double*, std::int64_t,
-                                   double*);
+template void pack_columns<float>(bool, Index, Index, const float*, Index, float*);
+template void pack_columns<double>(bool, Index, Index, const double*, Index, double*);
 
 template <typename T>
-void softmax_row(T* row, std::int64_t n, T scale) {
+void softmax_row(T* row, Index n, T scale) {
   if constexpr (sizeof(T) == 4) {
     best().softmax(row, n, scale);
     return;
   }
   T largest = row[0];
-  for (std::int64_t i = 1; i < n; ++i) largest = std::max(largest, row[i]);
+  for (Index i = 1; i < n; ++i) largest = std::max(largest, row[i]);
   double sum = 0;
-  for (std::int64_t i = 0; i < n; ++i) {
+  for (Index i = 0; i < n; ++i) {
     row[i] = std::exp((row[i] - largest) * scale);
     sum += row[i];
   }
   const T inverse = 1.0 / sum;
-  for (std::int64_t i = 0; i < n; ++i) row[i] *= inverse;
+  for (Index i = 0; i < n; ++i) row[i] *= inverse;
 }
 
 template <typename T>
-void activate_run(Activation activation, const T* in, T* out, std::int64_t n) {
+void activate_run(Activation activation, const T* in, T* out, Index n) {
   switch (activation) {
     case Activation::gelu_erf:
       if constexpr (sizeof(T) == 4) {
@@ -365,9 +360,9 @@ double activate_one(Activation activation, double x) {
   return y;
 }
 
-template void softmax_row<float>(float*, std::int64_t, float);
-template void softmax_row<double>(double*, std::int64_t, double);
-template void activate_run<float>(Activation, const float*, float*, std::int64_t);
-template void activate_run<double>(Activation, const double*, double*, std::int64_t);
+template void softmax_row<float>(float*, Index, float);
+template void softmax_row<double>(double*, Index, double);
+template void activate_run<float>(Activation, const float*, float*, Index);
+template void activate_run<double>(Activation, const double*, double*, Index);
 
 }  // namespace unpack::backend

@@ -7,6 +7,7 @@
 
 #include "backend/host/host_memory.h"
 #include "backend/host/kernels.h"
+#include "base/index.h"
 #include "base/system.h"
 
 namespace unpack::backend {
@@ -47,15 +48,15 @@ Panel<T>::Panel(const model::WeightView& w, const model::WeightBlock& part,
 }
 
 template <typename T>
-void Panels<T>::in_narrow_panels(std::int64_t p, T* to) const {
-  const std::int64_t n = columns(p);
+void Panels<T>::in_narrow_panels(Index p, T* to) const {
+  const Index n = columns(p);
   if (packed()) {
     // Row by row, as it lies: most of it comes from memory.
     const T* from = data.data() + in * begin(p);
-    const std::int64_t whole = n / kPanelColumns, rest = n % kPanelColumns;
-    for (std::int64_t row = 0; row < in; ++row, from += n) {
+    const Index whole = n / kPanelColumns, rest = n % kPanelColumns;
+    for (Index row = 0; row < in; ++row, from += n) {
       T* place = to + row * kPanelColumns;
-      for (std::int64_t i = 0; i < whole; ++i, place += in * kPanelColumns)
+      for (Index i = 0; i < whole; ++i, place += in * kPanelColumns)
         std::copy_n(from + i * kPanelColumns, kPanelColumns, place);
       if (rest == 0) continue;
       std::copy_n(from + whole * kPanelColumns, rest, place);
@@ -63,8 +64,8 @@ void Panels<T>::in_narrow_panels(std::int64_t p, T* to) const {
     }
     return;
   }
-  for (std::int64_t first = 0; first < n; first += kPanelColumns, to += in * kPanelColumns) {
-    const std::int64_t some = std::min(kPanelColumns, n - first);
+  for (Index first = 0; first < n; first += kPanelColumns, to += in * kPanelColumns) {
+    const Index some = std::min(kPanelColumns, n - first);
     if (some < kPanelColumns) std::fill_n(to, in * kPanelColumns, T(0));
     model::read_block(stored, {0, in, begin(p) + first, some},
                       row_scale.empty() ? nullptr : row_scale.data(), to, kPanelColumns);
@@ -78,7 +79,7 @@ template struct Panels<double>;
 
 namespace {
 
-constexpr std::int64_t kRowsAtOnce = 64;
+constexpr Index kRowsAtOnce = 64;
 
 // bias + norm_bias W, [1, out]; empty where both are.
 template <typename T>
@@ -91,13 +92,13 @@ std::vector<T> folded_bias(const model::WeightView& bias, const model::WeightVie
     std::vector<double> beta(w.in);
     model::read_rows(norm_bias, 0, 1, beta.data());
     std::vector<double> rows(kRowsAtOnce * w.out);
-    for (std::int64_t i = 0; i < w.in; i += kRowsAtOnce) {
-      const std::int64_t n = std::min(kRowsAtOnce, w.in - i);
+    for (Index i = 0; i < w.in; i += kRowsAtOnce) {
+      const Index n = std::min(kRowsAtOnce, w.in - i);
       model::read_rows(w, i, n, rows.data());
-      for (std::int64_t r = 0; r < n; ++r) {
+      for (Index r = 0; r < n; ++r) {
         const double scale = beta[i + r];
         const double* row = rows.data() + r * w.out;
-        for (std::int64_t o = 0; o < w.out; ++o) sum[o] += scale * row[o];
+        for (Index o = 0; o < w.out; ++o) sum[o] += scale * row[o];
       }
     }
   }
@@ -115,7 +116,7 @@ std::vector<T> read_vector(const model::WeightView& w) {
 
 namespace {
 
-constexpr std::int64_t kWidth = 256;
+constexpr Index kWidth = 256;
 
 // Panels that are on their way: what they take is set aside at once, and all are made together.
 template <typename T>
@@ -133,7 +134,7 @@ class PanelMaker {
   }
 
   // `to` stays where it is until finish().
-  void matrix(Panels<T>& to, const model::WeightView& w, std::int64_t width,
+  void matrix(Panels<T>& to, const model::WeightView& w, Index width,
               const std::vector<T>* row_scale) {
     if (!w) return;
     to.in = w.in;
@@ -145,7 +146,7 @@ class PanelMaker {
       return;
     }
     to.data = PanelValues<T>(memory_, w.in * w.out);
-    for (std::int64_t p = 0; p < to.count(); ++p) {
+    for (Index p = 0; p < to.count(); ++p) {
       tasks_.push_back([&to, &w, p, row_scale] {
         model::read_block(w, {0, w.in, to.begin(p), to.columns(p)},
                           row_scale ? row_scale->data() : nullptr,
@@ -160,12 +161,12 @@ class PanelMaker {
   }
 
   void finish() {
-    const auto run = [&](std::int64_t i) { tasks_[i](); };
-    const std::int64_t count = tasks_.size();
+    const auto run = [&](Index i) { tasks_[i](); };
+    const Index count = tasks_.size();
     if (packing_.pool != nullptr) {
       packing_.pool->parallel_for(count, run);
     } else {
-      for (std::int64_t i = 0; i < count; ++i) run(i);
+      for (Index i = 0; i < count; ++i) run(i);
     }
   }
 
@@ -179,7 +180,7 @@ class PanelMaker {
 
 // A weight for every head, whether it is stored once or for all of them.
 template <typename T>
-std::vector<T> for_heads(const model::WeightView& w, std::int64_t n) {
+std::vector<T> for_heads(const model::WeightView& w, Index n) {
   std::vector<T> out = read_vector<T>(w);
   const std::size_t stored = out.size();
   if (stored == 0) return out;
@@ -198,7 +199,7 @@ RolePanels<T> make_panels(const ModelConfig& config, const model::RoleViews& w,
   RolePanels<T> out;
   PanelMaker<T> maker(packing);
   // Heads never straddle a panel.
-  const std::int64_t e = config.d_head, head_width = e * std::max<std::int64_t>(1, kWidth / e);
+  const Index e = config.d_head, head_width = e * std::max<Index>(1, kWidth / e);
   for (const Role role : model::kMatrices) {
     if (!w[role]) continue;
     const model::RoleFacts facts = model::facts_of(role);
@@ -215,9 +216,9 @@ RolePanels<T> make_panels(const ModelConfig& config, const model::RoleViews& w,
     const Role role = static_cast<Role>(i);
     const model::RoleFacts facts = model::facts_of(role);
     if (!model::kept_as_vector(role) || facts.kind == model::RoleKind::bias) continue;
-    const std::int64_t heads = facts.heads == Heads::queries ? config.n_heads
-                               : facts.heads == Heads::keys  ? config.n_kv_heads
-                                                             : 0;
+    const Index heads = facts.heads == Heads::queries ? config.n_heads
+                        : facts.heads == Heads::keys  ? config.n_kv_heads
+                                                      : 0;
     out.vector(role) = heads > 0 ? for_heads<T>(w[role], heads * e) : read_vector<T>(w[role]);
   }
   maker.finish();

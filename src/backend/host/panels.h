@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <vector>
 
+#include "base/index.h"
 #include "base/scratch.h"
 #include "base/thread_pool.h"
 #include "model/weight_block.h"
@@ -25,7 +25,7 @@ constexpr std::size_t kKeepLayers = 2;
 constexpr std::size_t kPackHalves = std::size_t{1} << 30;
 
 // Products of no more rows than this are made with halves as they are stored.
-constexpr std::int64_t kFewHalves = 128;
+constexpr Index kFewHalves = 128;
 
 // What a matrix takes once it is packed. A quantised one never is: it stays as it is stored, and is
 // widened a panel at a time.
@@ -54,7 +54,7 @@ template <typename T>
 class PanelValues {
  public:
   PanelValues() = default;
-  PanelValues(PanelMemory& memory, std::int64_t size)
+  PanelValues(PanelMemory& memory, Index size)
       : place_(memory.take(size * sizeof(T))), size_(size) {}
   T* data() { return static_cast<T*>(place_.get()); }
   const T* data() const { return static_cast<const T*>(place_.get()); }
@@ -63,56 +63,54 @@ class PanelValues {
 
  private:
   std::shared_ptr<void> place_;
-  std::int64_t size_ = 0;
+  Index size_ = 0;
 };
 
 // A panel, or a part of it, where it lies or made for as long as this lives.
 template <typename T>
 class Panel {
  public:
-  Panel(const T* data, std::int64_t ld) : data_(data), ld_(ld) {}
+  Panel(const T* data, Index ld) : data_(data), ld_(ld) {}
   // A part of the view, its rows one after the other; row i of the view times row_scale[i].
   Panel(const model::WeightView& w, const model::WeightBlock& part,
         const std::vector<T>& row_scale);
   operator const T*() const { return data_; }
-  std::int64_t ld() const { return ld_; }  // how far apart its rows are
+  Index ld() const { return ld_; }  // how far apart its rows are
 
  private:
   base::Scratch made_;
   const T* data_;
-  std::int64_t ld_;
+  Index ld_;
 };
 
 // A matrix [in, out] cut into panels of `width` columns; panel p is row-major [in, columns(p)].
 template <typename T>
 struct Panels {
-  std::int64_t in = 0;
-  std::int64_t out = 0;
-  std::int64_t width = 256;
+  Index in = 0;
+  Index out = 0;
+  Index width = 256;
   PanelValues<T> data;       // all of them, one after the other; or nothing, and
   model::WeightView stored;  // what they are made from
   std::vector<T> row_scale;  // and how its rows are scaled, or empty
 
-  std::int64_t count() const { return (out + width - 1) / width; }
-  std::int64_t begin(std::int64_t p) const { return p * width; }
-  std::int64_t columns(std::int64_t p) const { return std::min(width, out - p * width); }
+  Index count() const { return (out + width - 1) / width; }
+  Index begin(Index p) const { return p * width; }
+  Index columns(Index p) const { return std::min(width, out - p * width); }
   bool packed() const { return !data.empty(); }
   // Panel p as the right side of a product of ours (kernels.h): panels of kPanelColumns columns,
   // one behind the other, zeros behind the last column; to[in * padded_columns(columns(p))].
-  void in_narrow_panels(std::int64_t p, T* to) const;
+  void in_narrow_panels(Index p, T* to) const;
   // Rows of these are columns(p) apart,
-  Panel<T> panel(std::int64_t p) const { return part(p, {0, in, 0, columns(p)}); }
-  Panel<T> rows(std::int64_t p, std::int64_t row, std::int64_t n) const {
-    return part(p, {row, n, 0, columns(p)});
-  }
+  Panel<T> panel(Index p) const { return part(p, {0, in, 0, columns(p)}); }
+  Panel<T> rows(Index p, Index row, Index n) const { return part(p, {row, n, 0, columns(p)}); }
   // of this as far as it says.
-  Panel<T> some_columns(std::int64_t p, std::int64_t column, std::int64_t n) const {
+  Panel<T> some_columns(Index p, Index column, Index n) const {
     return part(p, {0, in, column, n});
   }
 
  private:
-  Panel<T> part(std::int64_t p, const model::WeightBlock& of) const {
-    const std::int64_t ld = columns(p);
+  Panel<T> part(Index p, const model::WeightBlock& of) const {
+    const Index ld = columns(p);
     if (packed()) return Panel<T>(data.data() + in * begin(p) + of.row * ld + of.column, ld);
     return Panel<T>(stored, {of.row, of.rows, begin(p) + of.column, of.columns}, row_scale);
   }

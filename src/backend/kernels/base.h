@@ -14,10 +14,9 @@
 #include <cstdint>
 
 #include "base/formulas.h"
+#include "base/index.h"
 
 namespace unpack::backend::kernels {
-
-using Index = std::int64_t;
 
 UNPACK_BODY Index pairs_before(Index q) { return q * (q + 1) / 2; }
 

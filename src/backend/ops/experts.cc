@@ -3,10 +3,11 @@
 
 #include "backend/backend.h"
 #include "backend/expert_rows.h"
+#include "base/index.h"
 
 namespace unpack::backend {
 
-Backend::Spread Backend::spread(const Routing& routing, std::span<const std::int64_t> rows) {
+Backend::Spread Backend::spread(const Routing& routing, std::span<const Index> rows) {
   Spread out;
   out.k = routing.chosen;
   out.total = rows.size() * out.k;
@@ -31,9 +32,9 @@ Backend::Spread Backend::spread(const Routing& routing, std::span<const std::int
   return out;
 }
 
-Backend::Spread Backend::spread(const Routing& routing, std::int64_t rows) {
-  std::vector<std::int64_t> all(rows);
-  std::iota(all.begin(), all.end(), std::int64_t{0});
+Backend::Spread Backend::spread(const Routing& routing, Index rows) {
+  std::vector<Index> all(rows);
+  std::iota(all.begin(), all.end(), Index{0});
   return spread(routing, all);
 }
 

@@ -5,6 +5,7 @@
 
 #include "backend/backend.h"
 #include "backend/rotary.h"
+#include "base/index.h"
 #include "model/value_checks.h"
 
 namespace unpack::backend {
@@ -169,7 +170,7 @@ void Backend::qkv(int layer, const Array& normalized, std::span<const int> posit
 }
 
 void Backend::attention(int layer, const Array& q, const Array& k, const Array& v,
-                        std::span<const Segment> segments, std::span<const std::int64_t> key_begin,
+                        std::span<const Segment> segments, std::span<const Index> key_begin,
                         Array& pattern, Array& z) {
   const Index heads = config_.n_heads, e = config_.d_head, groups = config_.n_kv_heads,
               group = config_.group_size(), q_row = heads * e, kv_row = groups * e;
@@ -290,7 +291,7 @@ const Backend::FinalNorm& Backend::final_norm() {
   return final_norm_;
 }
 
-void Backend::logits(const Array& x, std::span<const std::int64_t> rows, std::vector<double>& out) {
+void Backend::logits(const Array& x, std::span<const Index> rows, std::vector<double>& out) {
   const Index d = config_.d_model;
   const Index n = rows.size();
   const FinalNorm& norm = final_norm();

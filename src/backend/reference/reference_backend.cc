@@ -1,6 +1,7 @@
 #include "backend/reference/reference_backend.h"
 
 #include "backend/host/host_base.h"
+#include "base/index.h"
 
 namespace unpack::backend {
 
@@ -15,22 +16,21 @@ class ReferenceBackend final : public HostPrimitives<double> {
 
  protected:
   // C[m, n] = sum_k A[m, k] B[k, n]
-  void gemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, const double* a,
-            std::int64_t lda, const double* b, std::int64_t ldb, bool accumulate, double* c,
-            std::int64_t ldc) override {
-    for (std::int64_t i = 0; i < m; ++i) {
+  void gemm(bool b_transposed, Index m, Index n, Index k, const double* a, Index lda,
+            const double* b, Index ldb, bool accumulate, double* c, Index ldc) override {
+    for (Index i = 0; i < m; ++i) {
       double* to = c + i * ldc;
       if (!accumulate) std::fill(to, to + n, 0.0);
       if (b_transposed) {
-        for (std::int64_t j = 0; j < n; ++j) {
+        for (Index j = 0; j < n; ++j) {
           double sum = 0;
-          for (std::int64_t p = 0; p < k; ++p) sum += a[i * lda + p] * b[j * ldb + p];
+          for (Index p = 0; p < k; ++p) sum += a[i * lda + p] * b[j * ldb + p];
           to[j] += sum;
         }
       } else {
-        for (std::int64_t p = 0; p < k; ++p) {
+        for (Index p = 0; p < k; ++p) {
           const double x = a[i * lda + p];
-          for (std::int64_t j = 0; j < n; ++j) to[j] += x * b[p * ldb + j];
+          for (Index j = 0; j < n; ++j) to[j] += x * b[p * ldb + j];
         }
       }
     }

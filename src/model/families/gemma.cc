@@ -2,6 +2,7 @@
 // behind the sublayers, windows and soft caps.
 #include <cmath>
 
+#include "base/index.h"
 #include "model/families/llama_like.h"
 
 namespace unpack::model {
@@ -124,7 +125,7 @@ FamilyConfig read_gemma3(const ConfigReader& reader) {
 
 std::vector<TensorRow> gemma2_tensors(const FamilyConfig& family, int layer) {
   if (layer < 0) return llama_model_tensors(family);
-  const std::int64_t D = family.model.d_model;
+  const Index D = family.model.d_model;
   std::vector<TensorRow> rows;
   add_norm(rows, family, "model.layers.{}.input_layernorm.weight", Role::attn_norm_w, D);
   add_attention(rows, family, layer);

@@ -1,5 +1,6 @@
 // GPT-2 of any size: learned positions, LayerNorm, sequential blocks, plain MLP, Conv1D weights.
 
+#include "base/index.h"
 #include "model/family.h"
 
 namespace unpack::model {
@@ -42,14 +43,14 @@ FamilyConfig read_gpt2(const ConfigReader& reader) {
 
 std::vector<TensorRow> gpt2_tensors(const FamilyConfig& family, int layer) {
   const ModelConfig& c = family.model;
-  const std::int64_t D = c.d_model, V = c.vocab_size;
+  const Index D = c.d_model, V = c.vocab_size;
   if (layer < 0) {
     return {token_rows("transformer.wte.weight", Role::embed, V, D),
             token_rows("transformer.wpe.weight", Role::pos, c.n_ctx, D),
             vector_row("transformer.ln_f.weight", Role::final_norm_w, D),
             vector_row("transformer.ln_f.bias", Role::final_norm_b, D)};
   }
-  const std::int64_t N = c.layer(layer).n_neurons;
+  const Index N = c.layer(layer).n_neurons;
   return {
       vector_row("transformer.h.{}.ln_1.weight", Role::attn_norm_w, D),
       vector_row("transformer.h.{}.ln_1.bias", Role::attn_norm_b, D),

@@ -1,6 +1,7 @@
 // GPT-NeoX and Pythia: rotary on part of a head, LayerNorm, parallel or sequential blocks, plain
 // MLP, query/key/value rows interleaved per head.
 
+#include "base/index.h"
 #include "model/family.h"
 
 namespace unpack::model {
@@ -40,13 +41,13 @@ FamilyConfig read_neox(const ConfigReader& reader) {
 
 std::vector<TensorRow> neox_tensors(const FamilyConfig& family, int layer) {
   const ModelConfig& c = family.model;
-  const std::int64_t D = c.d_model, V = c.vocab_size;
+  const Index D = c.d_model, V = c.vocab_size;
   if (layer < 0) {
     return {token_rows("gpt_neox.embed_in.weight", Role::embed, V, D),
             vector_row("gpt_neox.final_layer_norm.weight", Role::final_norm_w, D),
             vector_row("gpt_neox.final_layer_norm.bias", Role::final_norm_b, D)};
   }
-  const std::int64_t N = c.layer(layer).n_neurons;
+  const Index N = c.layer(layer).n_neurons;
   std::vector<TensorRow> rows = {
       vector_row("gpt_neox.layers.{}.input_layernorm.weight", Role::attn_norm_w, D),
       vector_row("gpt_neox.layers.{}.input_layernorm.bias", Role::attn_norm_b, D),

@@ -1,5 +1,7 @@
 #include "model/families/llama_like.h"
 
+#include "base/index.h"
+
 namespace unpack::model {
 
 FamilyConfig read_llama_like(const ConfigReader& reader, const LlamaDefaults& defaults) {
@@ -59,7 +61,7 @@ void set_windows(const ConfigReader& reader, FamilyConfig& family, int fallback,
 }
 
 void add_norm(std::vector<TensorRow>& rows, const FamilyConfig& family, const std::string& name,
-              Role role, std::int64_t n) {
+              Role role, Index n) {
   rows.push_back(shifted(vector_row(name, role, n), family.norm_shift));
 }
 
@@ -69,15 +71,14 @@ void add_attention_norms(std::vector<TensorRow>& rows, const FamilyConfig& famil
   if (kind == QkNorm::none) return;
   const bool whole = kind == QkNorm::projection;
   add_norm(rows, family, "model.layers.{}.self_attn.q_norm.weight", Role::q_norm,
-           std::int64_t{c.d_head} * (whole ? c.n_heads : 1));
+           Index{c.d_head} * (whole ? c.n_heads : 1));
   add_norm(rows, family, "model.layers.{}.self_attn.k_norm.weight", Role::k_norm,
-           std::int64_t{c.d_head} * (whole ? c.n_kv_heads : 1));
+           Index{c.d_head} * (whole ? c.n_kv_heads : 1));
 }
 
 void add_attention(std::vector<TensorRow>& rows, const FamilyConfig& family, int layer) {
   const ModelConfig& c = family.model;
-  const std::int64_t D = c.d_model, HE = std::int64_t{c.n_heads} * c.d_head,
-                     GE = std::int64_t{c.n_kv_heads} * c.d_head;
+  const Index D = c.d_model, HE = Index{c.n_heads} * c.d_head, GE = Index{c.n_kv_heads} * c.d_head;
   const auto add = [&](TensorRow row) { rows.push_back(std::move(row)); };
   add(linear_row("model.layers.{}.self_attn.q_proj.weight", Role::w_q, D, HE));
   add(linear_row("model.layers.{}.self_attn.k_proj.weight", Role::w_k, D, GE));
@@ -97,7 +98,7 @@ void add_attention(std::vector<TensorRow>& rows, const FamilyConfig& family, int
 }
 
 void add_gated_mlp(std::vector<TensorRow>& rows, const FamilyConfig& family, int layer) {
-  const std::int64_t D = family.model.d_model, N = family.model.layer(layer).n_neurons;
+  const Index D = family.model.d_model, N = family.model.layer(layer).n_neurons;
   const auto add = [&](TensorRow row) { rows.push_back(std::move(row)); };
   add(linear_row("model.layers.{}.mlp.gate_proj.weight", Role::w_in, D, N));
   add(linear_row("model.layers.{}.mlp.up_proj.weight", Role::w_up, D, N));
@@ -113,7 +114,7 @@ void add_gated_mlp(std::vector<TensorRow>& rows, const FamilyConfig& family, int
 void add_experts(std::vector<TensorRow>& rows, const FamilyConfig& family, int layer,
                  const ExpertNames& names) {
   const LayerConfig& l = family.model.layer(layer);
-  const std::int64_t D = family.model.d_model, N = l.n_neurons;
+  const Index D = family.model.d_model, N = l.n_neurons;
   rows.push_back(linear_row(names.router, Role::w_r, D, l.n_experts));
   for (int e = 0; e < l.n_experts; ++e) {
     const auto named = [&](std::string pattern) {
@@ -136,7 +137,7 @@ std::vector<TensorRow> llama_model_tensors(const FamilyConfig& family) {
 
 std::vector<TensorRow> llama_tensors(const FamilyConfig& family, int layer) {
   if (layer < 0) return llama_model_tensors(family);
-  const std::int64_t D = family.model.d_model;
+  const Index D = family.model.d_model;
   std::vector<TensorRow> rows;
   add_norm(rows, family, "model.layers.{}.input_layernorm.weight", Role::attn_norm_w, D);
   add_attention(rows, family, layer);

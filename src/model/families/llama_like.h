@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "base/index.h"
 #include "model/family.h"
 
 namespace unpack::model {
@@ -37,7 +38,7 @@ void set_windows(const ConfigReader& reader, FamilyConfig& family, int fallback,
 
 // Parts of the table of a layer.
 void add_norm(std::vector<TensorRow>& rows, const FamilyConfig& family, const std::string& name,
-              Role role, std::int64_t n);
+              Role role, Index n);
 void add_attention(std::vector<TensorRow>& rows, const FamilyConfig& family, int layer);
 void add_attention_norms(std::vector<TensorRow>& rows, const FamilyConfig& family, int layer);
 void add_gated_mlp(std::vector<TensorRow>& rows, const FamilyConfig& family, int layer);

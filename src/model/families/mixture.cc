@@ -6,6 +6,8 @@
 #include <cmath>
 #include <tuple>
 
+#include "base/index.h"
+
 namespace unpack::model {
 
 LayerConfig read_experts(const ConfigReader& reader, const ExpertKeys& keys) {
@@ -55,7 +57,7 @@ FamilyConfig read_mixtral(const ConfigReader& reader) {
 
 std::vector<TensorRow> with_experts(const FamilyConfig& family, int layer,
                                     const ExpertNames& names) {
-  const std::int64_t D = family.model.d_model;
+  const Index D = family.model.d_model;
   std::vector<TensorRow> rows;
   add_norm(rows, family, "model.layers.{}.input_layernorm.weight", Role::attn_norm_w, D);
   add_attention(rows, family, layer);
@@ -138,7 +140,7 @@ std::vector<TensorRow> gpt_oss_tensors(const FamilyConfig& family, int layer) {
   if (layer < 0) return llama_model_tensors(family);
   const ModelConfig& c = family.model;
   const LayerConfig& l = c.layer(layer);
-  const std::int64_t D = c.d_model, N = l.n_neurons, experts = l.n_experts;
+  const Index D = c.d_model, N = l.n_neurons, experts = l.n_experts;
   std::vector<TensorRow> rows;
   add_norm(rows, family, "model.layers.{}.input_layernorm.weight", Role::attn_norm_w, D);
   add_attention(rows, family, layer);
@@ -152,8 +154,7 @@ std::vector<TensorRow> gpt_oss_tensors(const FamilyConfig& family, int layer) {
   TensorRow in_bias{mlp + "gate_up_proj_bias", {experts, 2 * N}, {}};
   TensorRow out{mlp + "down_proj", {experts, N, D}, {}, {}, true};
   TensorRow out_bias{mlp + "down_proj_bias", {experts, D}, {}};
-  const auto view = [](std::int64_t n_in, std::int64_t n_out, std::int64_t in_stride,
-                       std::int64_t out_stride) {
+  const auto view = [](Index n_in, Index n_out, Index in_stride, Index out_stride) {
     WeightView w;
     w.in = n_in;
     w.out = w.block = n_out;

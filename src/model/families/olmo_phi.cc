@@ -1,5 +1,6 @@
 // OLMo-2: no norms before the sublayers but behind them, and RMSNorm over all queries and all keys;
 // Phi-3: fused query/key/value and gate/up matrices.
+#include "base/index.h"
 #include "model/families/llama_like.h"
 
 namespace unpack::model {
@@ -19,7 +20,7 @@ FamilyConfig read_olmo2(const ConfigReader& reader) {
 
 std::vector<TensorRow> olmo2_tensors(const FamilyConfig& family, int layer) {
   if (layer < 0) return llama_model_tensors(family);
-  const std::int64_t D = family.model.d_model;
+  const Index D = family.model.d_model;
   std::vector<TensorRow> rows;
   add_attention(rows, family, layer);
   add_norm(rows, family, "model.layers.{}.post_attention_layernorm.weight", Role::attn_post_w, D);
@@ -43,8 +44,8 @@ FamilyConfig read_phi3(const ConfigReader& reader) {
 }
 
 // Rows of a Linear one role after the other.
-TensorRow linear_parts(std::string name, std::int64_t in,
-                       const std::vector<std::pair<Role, std::int64_t>>& parts) {
+TensorRow linear_parts(std::string name, Index in,
+                       const std::vector<std::pair<Role, Index>>& parts) {
   TensorRow row{std::move(name), {0, in}, {}};
   for (const auto& [role, n] : parts) {
     TensorPart part = linear_row("", role, in, n).parts.front();
@@ -58,9 +59,8 @@ TensorRow linear_parts(std::string name, std::int64_t in,
 std::vector<TensorRow> phi3_tensors(const FamilyConfig& family, int layer) {
   if (layer < 0) return llama_model_tensors(family);
   const ModelConfig& c = family.model;
-  const std::int64_t D = c.d_model, N = c.layer(layer).n_neurons,
-                     HE = std::int64_t{c.n_heads} * c.d_head,
-                     GE = std::int64_t{c.n_kv_heads} * c.d_head;
+  const Index D = c.d_model, N = c.layer(layer).n_neurons, HE = Index{c.n_heads} * c.d_head,
+              GE = Index{c.n_kv_heads} * c.d_head;
   std::vector<TensorRow> rows;
   add_norm(rows, family, "model.layers.{}.input_layernorm.weight", Role::attn_norm_w, D);
   rows.push_back(linear_parts("model.layers.{}.self_attn.qkv_proj.weight", D,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/index.h"
 #include "base/message.h"
 #include "model/families/llama_like.h"
 #include "model/families/mixture.h"
@@ -22,7 +23,7 @@ LlamaDefaults defaults(std::optional<int> head_dim) {
 // In force only when switched on, and then on the layers from max_window_layers on or those that
 // layer_types names.
 void read_window(const ConfigReader& reader, FamilyConfig& family) {
-  const std::int64_t first = reader.integer("max_window_layers").value_or(28);
+  const Index first = reader.integer("max_window_layers").value_or(28);
   if (first < 0)
     reader.fail(fmt::format("max_window_layers is {}, expected a number from 0", first));
   if (reader.flag("use_sliding_window", false))
@@ -58,8 +59,8 @@ FamilyConfig read_qwen3_moe(const ConfigReader& reader) {
                                                     .neurons_key = "moe_intermediate_size",
                                                     .neurons = 768});
   const int step = reader.size("decoder_sparse_step", 1);
-  const std::vector<std::int64_t> dense = reader.integers("mlp_only_layers");
-  for (const std::int64_t l : dense) {
+  const std::vector<Index> dense = reader.integers("mlp_only_layers");
+  for (const Index l : dense) {
     if (l < 0 || l >= family.model.n_layers) {
       reader.fail(fmt::format("mlp_only_layers names layer {}, but the model has layers 0 to {}", l,
                               family.model.n_layers - 1));
@@ -79,7 +80,7 @@ FamilyConfig read_qwen3_moe(const ConfigReader& reader) {
 
 std::vector<TensorRow> qwen3_moe_tensors(const FamilyConfig& family, int layer) {
   if (layer < 0) return llama_model_tensors(family);
-  const std::int64_t D = family.model.d_model;
+  const Index D = family.model.d_model;
   std::vector<TensorRow> rows;
   add_norm(rows, family, "model.layers.{}.input_layernorm.weight", Role::attn_norm_w, D);
   add_attention(rows, family, layer);
@@ -107,7 +108,7 @@ FamilyConfig read_smollm3(const ConfigReader& reader) {
   family.mlp_bias = reader.flag("mlp_bias", false);
   const int layers = family.model.n_layers;
   const int interval = reader.size("no_rope_layer_interval", 4);
-  std::vector<std::int64_t> rotated = reader.integers("no_rope_layers");
+  std::vector<Index> rotated = reader.integers("no_rope_layers");
   if (!rotated.empty() && rotated.size() != static_cast<std::size_t>(layers)) {
     reader.fail(fmt::format("no_rope_layers names {} layers, but the model has {}", rotated.size(),
                             layers));

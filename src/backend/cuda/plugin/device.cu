@@ -7,6 +7,7 @@
 
 #include "backend/cuda/fill_in_parts.h"
 #include "backend/cuda/plugin/state.h"
+#include "base/index.h"
 
 namespace unpack::backend::cuda {
 
@@ -18,8 +19,8 @@ thread_local bool last_was_memory = false;
 constexpr std::size_t kPinnedBytes = std::size_t{32} << 20;
 constexpr std::size_t kStagingBytes = std::size_t{16} << 20;
 constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
-constexpr std::int64_t kTileBytes = std::int64_t{768} << 20;
-constexpr std::int64_t kFewRows = 48;
+constexpr Index kTileBytes = Index{768} << 20;
+constexpr Index kFewRows = 48;
 
 }  // namespace
 
@@ -144,7 +145,7 @@ int info(void* device, UnpackDeviceInfo* out) {
   // precision does about this much.
   out->tile_bytes = kTileBytes;
   out->few_rows = kFewRows;
-  out->tensor_work = props.major >= 8 ? std::int64_t{1} << 28 : INT64_MAX;
+  out->tensor_work = props.major >= 8 ? Index{1} << 28 : INT64_MAX;
   return 0;
 }
 

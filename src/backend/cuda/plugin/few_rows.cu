@@ -7,12 +7,11 @@
 
 #include "backend/cuda/plugin/state.h"
 #include "base/formulas.h"
+#include "base/index.h"
 
 namespace unpack::backend::cuda {
 
 namespace {
-
-using Index = std::int64_t;
 
 constexpr int kWarps = 8, kThreads = kWarps * 32;
 constexpr int kWide = 8;  // weights of 16 bytes

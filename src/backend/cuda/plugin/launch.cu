@@ -4,6 +4,7 @@
 
 #include "backend/cuda/kernel_list.h"
 #include "backend/cuda/plugin/state.h"
+#include "base/index.h"
 
 namespace unpack::backend::cuda {
 
@@ -140,7 +141,7 @@ int run(State& s, const void* parameters, std::size_t bytes, Index count) {
   return check(cudaGetLastError(), "a launch");
 }
 
-int queue_kernel(State& s, int id, const void* parameters, std::size_t bytes, std::int64_t count) {
+int queue_kernel(State& s, int id, const void* parameters, std::size_t bytes, Index count) {
   switch (static_cast<KernelId>(id)) {
 #define UNPACK_RUN_KERNEL(name, threads) \
   case KernelId::k##name:                \
@@ -160,7 +161,7 @@ constexpr const char* kKernelNames[] = {
 
 }  // namespace
 
-int launch(void* device, int id, const void* parameters, std::size_t bytes, std::int64_t count) {
+int launch(void* device, int id, const void* parameters, std::size_t bytes, Index count) {
   State& s = of(device);
   if (s.profile == nullptr) return queue_kernel(s, id, parameters, bytes, count);
   std::lock_guard one_at_a_time(s.profile->mutex);

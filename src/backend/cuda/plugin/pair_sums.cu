@@ -10,12 +10,11 @@
 #include "backend/cuda/plugin/state.h"
 #include "backend/cuda/tile_rule.h"
 #include "base/formulas.h"
+#include "base/index.h"
 
 namespace unpack::backend::cuda {
 
 namespace {
-
-using Index = std::int64_t;
 
 constexpr int kRows = 128, kColumns = 64, kThreads = 256, kPositions = 32;
 constexpr int kColumnWarps = 2;  // and four of rows; each has 32 rows and 32 columns of a tile
@@ -299,7 +298,7 @@ int queue(State& s, const UnpackPairSums& p) {
 
 }  // namespace
 
-int pair_sums_fit(void*, std::int64_t e) { return on_chip_depth(e) ? 1 : 0; }
+int pair_sums_fit(void*, Index e) { return on_chip_depth(e) ? 1 : 0; }
 
 int pair_sums(void* device, const UnpackPairSums* call) {
   State& s = of(device);

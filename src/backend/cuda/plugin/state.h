@@ -14,6 +14,7 @@
 
 #include "backend/cuda/device_table.h"
 #include "backend/cuda/plugin/profile.h"
+#include "base/index.h"
 
 namespace unpack::backend::cuda {
 
@@ -105,10 +106,10 @@ int wait(void* device);
 int few_rows(void* device, const UnpackFewRows* call);
 
 // pair_sums.cu
-int pair_sums_fit(void* device, std::int64_t e);
+int pair_sums_fit(void* device, Index e);
 int pair_sums(void* device, const UnpackPairSums* call);
 
 // launch.cu
-int launch(void* device, int id, const void* parameters, std::size_t bytes, std::int64_t count);
+int launch(void* device, int id, const void* parameters, std::size_t bytes, Index count);
 
 }  // namespace unpack::backend::cuda

@@ -2,6 +2,7 @@
 // one.
 #include "backend/cuda/kernel_list.h"
 #include "backend/cuda/plugin/state.h"
+#include "base/index.h"
 
 namespace unpack::backend::cuda {
 
@@ -56,8 +57,8 @@ int scaled_gemm(void* device, UnpackFactors factors, const UnpackGemm* g, const 
   const int status = queue_gemm(s, factors, g, times);
   constexpr const char* kKinds[] = {"product", "bf16 product", "TF32 product", "product of halves"};
   // Sizes that differ by the number of writers alone are one kind.
-  const auto about = [](std::int64_t n) {
-    std::int64_t p = 1;
+  const auto about = [](Index n) {
+    Index p = 1;
     while (p < n) p *= 2;
     return std::to_string(p);
   };
