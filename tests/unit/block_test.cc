@@ -3,7 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "random_model.h"
+#include "model/load.h"
+#include "unit/random_model.h"
 
 namespace unpack {
 namespace {
@@ -29,7 +30,7 @@ TEST(BlockSteps, AgreeWithWhatAnMlpSeesOfItsOwnLayersHeads) {
   for (const char* family : {"gpt2", "gpt_neox"}) {
     testing::Shape shape;
     shape.family = family;
-    const ModelConfig config = shape.config();
+    const ModelConfig config = model::parse_config(shape.config(), "a test");
     const Writers writers(config);
     EXPECT_EQ(writers.visible_to_mlp(0) > writers.head(0, 0),
               !forward::added_together(config.block))

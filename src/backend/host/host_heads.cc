@@ -217,7 +217,7 @@ void HostHeads<T>::key_scores_of(const AttentionView& view, Scores scores, HeadR
     pool_.parallel_for(below * n, [&](Index task) {
       const Index source = task / n, i = task % n;
       const auto from = layer(source);
-      const Panels<T>& o = from->o;
+      const Panels<T>& o = from->matrix(model::Role::w_o);
       for (Index p = 0; p < o.count(); ++p)
         gemm(true, 1, width, o.columns(p), centered.data() + i * d + o.begin(p), d, o.panel(p),
              o.columns(p), p > 0, before.data() + (i * below + source) * width, width);
