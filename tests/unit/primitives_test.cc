@@ -109,7 +109,6 @@ TEST(Shapes, ThatDoNotFitAreFoundInADebugBuild) {
 
 TEST(Shapes, OfProductsThatReachPastAnArrayAreFoundInADebugBuild) {
   if (!backend::kShapesChecked) GTEST_SKIP() << "this build checks no shapes";
-  using backend::Index;
   testing::Shape shape;
   for (const std::string device : {"cpu", "reference", "cuda-emulated"}) {
     const Model model = Model::random(shape.config(), 1, on(device));

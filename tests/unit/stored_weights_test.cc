@@ -114,9 +114,10 @@ TEST(QuantisedWeights, StayAsTheyAreHoweverSmall) {
   ModelConfig config;
   config.d_head = 20;
   config.n_heads = 15;
-  const auto panels = backend::make_layer_panels<float>(config, layer, {});
+  const auto panels = backend::make_panels<float>(config, layer, layer, {});
   EXPECT_EQ(backend::packed_bytes<float>(matrix.view), 0U);
-  for (const backend::Panels<float>* w : {&panels.q, &panels.mlp.in}) {
+  for (const backend::Panels<float>* w :
+       {&panels.matrix(model::Role::w_q), &panels.matrix(model::Role::w_in)}) {
     EXPECT_FALSE(w->packed());
     EXPECT_TRUE(w->data.empty());
     const backend::Panel<float> last = w->panel(w->count() - 1);
