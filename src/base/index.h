@@ -3,8 +3,14 @@
 
 #include <cstdint>
 
-namespace unpack {
+namespace unpack::base {
 
 using Index = std::int64_t;
+
+}  // namespace unpack::base
+
+namespace unpack {
+
+using base::Index;
 
 }  // namespace unpack
