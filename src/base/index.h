@@ -3,14 +3,8 @@
 
 #include <cstdint>
 
-namespace unpack::base {
-
-using Index = std::int64_t;
-
-}  // namespace unpack::base
-
 namespace unpack {
 
-using base::Index;
+using Index = std::int64_t;
 
 }  // namespace unpack
