@@ -3,8 +3,9 @@
 
     bundle_libraries.py [--runtime] [--also NAME...] LIB_FOLDER PROGRAM...
 
-Every library that PROGRAM (and what --also names, which is opened at run time) needs and that is not part of every Linux system is copied to
-LIB_FOLDER, and the programs are told to look there, relative to where they lie. With the copies go the licences of the Debian packages they are from.
+Every library that PROGRAM (and what --also names, which is opened at run time) needs and that is
+not part of every Linux system is copied to LIB_FOLDER, and the programs are told to look there,
+relative to where they lie. With the copies go the licences of the Debian packages they are from.
 """
 import argparse
 import os
@@ -14,9 +15,12 @@ import shutil
 import subprocess
 import sys
 
-# The C library's own parts stay the system's. So does the compiler's runtime in a wheel, since a process with other modules must hold one copy
-# only; a program that is alone in its process takes it along (--runtime).
-BASE = re.compile(r"^(ld-linux.*|linux-vdso|libc|libm|libdl|librt|libpthread|libutil|libresolv)\.so")
+# The C library's own parts stay the system's. So does the compiler's runtime in a wheel, since a
+# process with other modules must hold one copy only; a program that is alone in its process takes
+# it along (--runtime).
+BASE = re.compile(
+    r"^(ld-linux.*|linux-vdso|libc|libm|libdl|librt|libpthread|libutil|libresolv)\.so"
+)
 RUNTIME = re.compile(r"^(libgcc_s|libstdc\+\+)\.so")
 
 
@@ -41,7 +45,14 @@ def locate(name):
     """A library that nothing links: where the linker's cache has it."""
     for line in output("/sbin/ldconfig", "-p").splitlines():
         parts = line.split()
-        if parts and parts[0] == name and "x86-64" in line or parts and parts[0] == name and "AArch64" in line:
+        if (
+            parts
+            and parts[0] == name
+            and "x86-64" in line
+            or parts
+            and parts[0] == name
+            and "AArch64" in line
+        ):
             return pathlib.Path(parts[-1])
     return None
 
@@ -51,8 +62,16 @@ def licence(library):
     if shutil.which("dpkg-query") is None:
         return None, None
     real = library.resolve()
-    for path in (real, pathlib.Path(str(real).replace("/usr/lib/", "/lib/", 1)), pathlib.Path("/usr" + str(real))):
-        owner = subprocess.run(["dpkg-query", "-S", str(path)], capture_output=True, text=True).stdout.split(":")[0].strip()
+    for path in (
+        real,
+        pathlib.Path(str(real).replace("/usr/lib/", "/lib/", 1)),
+        pathlib.Path("/usr" + str(real)),
+    ):
+        owner = (
+            subprocess.run(["dpkg-query", "-S", str(path)], capture_output=True, text=True)
+            .stdout.split(":")[0]
+            .strip()
+        )
         text = pathlib.Path("/usr/share/doc") / owner / "copyright"
         if owner and text.is_file():
             return owner, text
@@ -86,14 +105,28 @@ def bundle(folder, programs, also=(), runtime=False):
         subprocess.run(["patchelf", "--set-rpath", "$ORIGIN", str(copy)], check=True)
         owner, text = licence(path)
         if text is None:
-            print(f"bundle: no package says under which licence {name} is; THIRD_PARTY_NOTICES.md is all that goes with it", file=sys.stderr)
+            print(
+                (
+                    f"bundle: no package says under which licence {name} is; THIRD_PARTY_NOTICES.md"
+                    " is all that goes with it"
+                ),
+                file=sys.stderr,
+            )
         else:
             licences = folder / "licences"
             licences.mkdir(exist_ok=True)
             shutil.copy(text, licences / owner)
         copied.append(name)
     for program in programs:
-        subprocess.run(["patchelf", "--set-rpath", relative(folder.resolve(), pathlib.Path(program).resolve().parent), str(program)], check=True)
+        subprocess.run(
+            [
+                "patchelf",
+                "--set-rpath",
+                relative(folder.resolve(), pathlib.Path(program).resolve().parent),
+                str(program),
+            ],
+            check=True,
+        )
     return copied
 
 
@@ -101,10 +134,19 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder")
     parser.add_argument("programs", nargs="+")
-    parser.add_argument("--also", action="append", default=[], help="a library that is opened at run time; a|b takes the first there is")
+    parser.add_argument(
+        "--also",
+        action="append",
+        default=[],
+        help="a library that is opened at run time; a|b takes the first there is",
+    )
     parser.add_argument("--runtime", action="store_true", help="libstdc++ and libgcc_s as well")
     arguments = parser.parse_args()
-    print("bundled:", ", ".join(bundle(arguments.folder, arguments.programs, arguments.also, arguments.runtime)) or "nothing")
+    print(
+        "bundled:",
+        ", ".join(bundle(arguments.folder, arguments.programs, arguments.also, arguments.runtime))
+        or "nothing",
+    )
 
 
 if __name__ == "__main__":

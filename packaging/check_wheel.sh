@@ -1,5 +1,6 @@
 #!/bin/sh
-# Run where the wheel is to be tried, with its path, and check_page.py beside this script: install, use, remove in a new virtual environment. numpy is the system's.
+# Run where the wheel is to be tried, with its path, and check_page.py beside this script: install,
+# use, remove in a new virtual environment. numpy is the system's.
 set -eu
 wheel=$1
 here=$(cd "$(dirname "$0")" && pwd)
@@ -28,9 +29,11 @@ assert "/venv/" in findings["products"]["found"], findings["products"]  # the wh
 
 import unpack_engine as up
 
-assert not any("dnnl" in line or "libcuda" in line for line in open("/proc/self/maps")), "an import opens nothing"
+mapped = list(open("/proc/self/maps"))
+assert not any("dnnl" in line or "libcuda" in line for line in mapped), "an import opens nothing"
 assert up.about()["installed"] == "wheel", up.about()
-r = up.load("pocket-gpt2").prepare("Mary and John went to the store. John gave a drink to").trace(target=" Mary", versus=" John")
+p = up.load("pocket-gpt2").prepare("Mary and John went to the store. John gave a drink to")
+r = p.trace(target=" Mary", versus=" John")
 assert r.token_credit[0] > 0 and r.paths, r
 loaded = {line.split()[-1] for line in open("/proc/self/maps") if ".so" in line}
 for name in ("libfmt", "libpcre2", "libutf8proc", "libdnnl", "libgomp"):

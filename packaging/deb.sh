@@ -1,7 +1,9 @@
 #!/bin/bash
-# The Debian packages unpack-engine, libunpack-dev and python3-unpack-engine, into dist/, and what lintian says of them.
-# SUITE=trixie builds them in a bare system of that release (as root), into dist/trixie. UNPACK_PACKAGE_BUILD=build/release packs what was compiled
-# there, without debhelper's flags: a trial, for CI.
+# The Debian packages unpack-engine, libunpack-dev and python3-unpack-engine, into dist/, and what
+# lintian says of them.
+# SUITE=trixie builds them in a bare system of that release (as root), into dist/trixie.
+# UNPACK_PACKAGE_BUILD=build/release packs what was compiled there, without debhelper's flags: a
+# trial, for CI.
 . "$(dirname "$0")/common.sh"
 [ -n "${SUITE:-}" ] || scripts/setup.sh deb
 work=$root/build/deb${UNPACK_PACKAGE_BUILD:+-trial}
@@ -9,9 +11,11 @@ source=$work/unpack-engine-$version
 rm -f "$work"/*.deb "$work"/*.changes "$work"/*.buildinfo
 export_sources "$source"
 cp -r packaging/debian "$source/debian"
-# Whoever distributes the packages answers for them: Debian's own variables name them. The address in the tree is nobody's.
+# Whoever distributes the packages answers for them: Debian's own variables name them. The address
+# in the tree is nobody's.
 if [ -n "${DEBEMAIL:-}" ]; then
-  sed -i "s/^Maintainer: .*/Maintainer: ${DEBFULLNAME:-$DEBEMAIL} <$DEBEMAIL>/" "$source/debian/control"
+  sed -i "s/^Maintainer: .*/Maintainer: ${DEBFULLNAME:-$DEBEMAIL} <$DEBEMAIL>/" \
+    "$source/debian/control"
 fi
 # The version and its date come from the one place each has.
 date=$(git log -1 --format=%aD 2>/dev/null || true)
@@ -24,7 +28,8 @@ unpack-engine ($version) unstable; urgency=medium
  -- $(sed -n 's/^Maintainer: //p' "$source/debian/control")  $date
 END
 borrow_build
-[ -z "${UNPACK_PACKAGE_BUILD:-}" ] || export UNPACK_PACKAGE_BUILD=$root/$UNPACK_PACKAGE_BUILD CMAKE_BUILD_PARALLEL_LEVEL=$jobs
+[ -z "${UNPACK_PACKAGE_BUILD:-}" ] || export UNPACK_PACKAGE_BUILD=$root/$UNPACK_PACKAGE_BUILD \
+  CMAKE_BUILD_PARALLEL_LEVEL=$jobs
 export DEB_BUILD_OPTIONS="parallel=$jobs nocheck noautodbgsym"
 if [ -n "${SUITE:-}" ]; then
   there=$root/build/deb-$SUITE
@@ -35,16 +40,19 @@ if [ -n "${SUITE:-}" ]; then
     cd /source
     apt-get build-dep -qq -y --no-install-recommends ./
     DEB_BUILD_OPTIONS='$DEB_BUILD_OPTIONS' dpkg-buildpackage -b -us -uc" >"$work/build.log" 2>&1 ||
-    { tail -n 30 "$work/build.log" >&2; fail "the packages for $SUITE failed; all it said is in $work/build.log"; }
+    { tail -n 30 "$work/build.log" >&2; fail "the packages for $SUITE failed; all it said is in" \
+      "$work/build.log"; }
   dist=$dist/$SUITE
   mkdir -p "$dist"
   mv "$there"/*.deb "$there"/*.changes "$there"/*.buildinfo "$work/"
 else
   (cd "$source" && dpkg-buildpackage -b -us -uc >"$work/build.log" 2>&1) ||
-    { tail -n 30 "$work/build.log" >&2; fail "dpkg-buildpackage failed; all it said is in $work/build.log"; }
+    { tail -n 30 "$work/build.log" >&2; fail "dpkg-buildpackage failed; all it said is in" \
+      "$work/build.log"; }
 fi
 if ! command -v lintian >/dev/null 2>&1; then
-  say "lintian is not here, so nothing looked for errors in the packages (scripts/setup.sh deb installs it)"
+  say "lintian is not here, so nothing looked for errors in the packages (scripts/setup.sh deb" \
+    "installs it)"
 else
   lintian --allow-root --fail-on error "$work"/*.changes
   say "lintian found no error"

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""oci_image.py ROOT ARCHIVE NAME:TAG: a root folder as a container image of one layer, in the layout of the OCI, which podman, buildah and docker load."""
+"""oci_image.py ROOT ARCHIVE NAME:TAG: a root folder as a container image of one layer, in the
+layout of the OCI, which podman, buildah and docker load.
+"""
 import gzip
 import hashlib
 import io
@@ -20,7 +22,9 @@ CONFIG = {
 
 
 def layer_of(root):
-    """The folder as a tar file with names in order and no times: the same bytes from the same files."""
+    """The folder as a tar file with names in order and no times: the same bytes from the same
+    files.
+    """
     raw = io.BytesIO()
 
     def plain(entry):

@@ -1,12 +1,14 @@
 #!/bin/bash
-# What `make release` left in dist/ (or the folder DIST): all of it is there, nothing of it is empty, the checksums are those of these files and of no others,
-# every one says the version that VERSION says, licences and notices are in each, and the change log begins with this version.
+# What `make release` left in dist/ (or the folder DIST): all of it is there, nothing of it is
+# empty, the checksums are those of these files and of no others, every one says the version that
+# VERSION says, licences and notices are in each, and the change log begins with this version.
 . "$(dirname "$0")/common.sh"
 cd "$dist"
 [ -s SHA256SUMS ] || fail "make release first"
 sha256sum --quiet -c SHA256SUMS || fail "the checksums are not those of these files"
 find . "${ours[@]}" ! -name SHA256SUMS -printf '%P\n' | sort >"$root/build/release_files"
-sed 's/^[0-9a-f]*  //' SHA256SUMS | sort | cmp -s - "$root/build/release_files" || fail "SHA256SUMS names other files than there are"
+sed 's/^[0-9a-f]*  //' SHA256SUMS | sort | cmp -s - "$root/build/release_files" ||
+  fail "SHA256SUMS names other files than there are"
 
 # same WHAT VERSION: what a file says of itself.
 same() { [ "$2" = "$version" ] || fail "$1 says '$2', VERSION says $version"; say "$1: $2"; }
@@ -22,20 +24,25 @@ one "unpack_engine-$version-*.whl"
 same "$file" "$("$PYTHON" -c 'import sys, zipfile
 wheel = zipfile.ZipFile(sys.argv[1])
 assert wheel.testzip() is None
-folder = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")).rpartition("/")[0]
-assert "Preact" in wheel.read(folder + "/THIRD_PARTY_NOTICES.md").decode() and wheel.read(folder + "/LICENSE")
-print(next(line[9:] for line in wheel.read(folder + "/METADATA").decode().splitlines() if line.startswith("Version: ")))' "$file")"
+metadata = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+folder = metadata.rpartition("/")[0]
+assert "Preact" in wheel.read(folder + "/THIRD_PARTY_NOTICES.md").decode()
+assert wheel.read(folder + "/LICENSE")
+lines = wheel.read(metadata).decode().splitlines()
+print(next(line[9:] for line in lines if line.startswith("Version: ")))' "$file")"
 
 for package in unpack-engine libunpack-dev python3-unpack-engine; do
   one "${package}_${version}_*.deb"
   same "$file" "$(dpkg-deb -f "$file" Version)"
-  dpkg-deb -c "$file" | grep -q "/usr/share/doc/$package/THIRD_PARTY_NOTICES.md" || fail "$file has no notices"
+  dpkg-deb -c "$file" | grep -q "/usr/share/doc/$package/THIRD_PARTY_NOTICES.md" ||
+    fail "$file has no notices"
 done
 
 one "unpack-$version-linux-*.tar.gz"
 folder=${file%.tar.gz}
 tar -t -f "$file" >"$root/build/release_list"
-for name in LICENSE THIRD_PARTY_NOTICES.md INSTALL bin/unpack; do grep -qx "$folder/$name" "$root/build/release_list" || fail "$file has no $name"; done
+for name in LICENSE THIRD_PARTY_NOTICES.md INSTALL bin/unpack; do
+  grep -qx "$folder/$name" "$root/build/release_list" || fail "$file has no $name"; done
 same "$file" "$(tar -x -O -f "$file" "$folder/INSTALL" | sed -n '1s/^unpack \([^ ]*\) .*/\1/p')"
 
 if [ "$(id -u)" = 0 ] || compgen -G "unpack-*-image.tar" >/dev/null; then
@@ -48,11 +55,14 @@ fi
 
 one "unpack_engine-$version.tar.gz"
 same "$file" "$(tar -x -O -f "$file" "unpack_engine-$version/VERSION")"
-same "$file, PKG-INFO" "$(tar -x -O -f "$file" "unpack_engine-$version/PKG-INFO" | sed -n 's/^Version: //p')"
-tar -t -f "$file" "unpack_engine-$version/THIRD_PARTY_NOTICES.md" >/dev/null || fail "$file has no notices"
+same "$file, PKG-INFO" \
+  "$(tar -x -O -f "$file" "unpack_engine-$version/PKG-INFO" | sed -n 's/^Version: //p')"
+tar -t -f "$file" "unpack_engine-$version/THIRD_PARTY_NOTICES.md" >/dev/null ||
+  fail "$file has no notices"
 
 one "CHANGES-$version.md"
 same "$file" "$(sed -n '1s/^## //p' "$file")"
 [ "$(wc -l <"$file")" -gt 2 ] || fail "$file says nothing"
 same "CHANGELOG.md" "$(sed -n 's/^## //p' "$root/CHANGELOG.md" | head -n 1)"
-say "the release is whole: $(wc -l <SHA256SUMS) files, $(du -cm $(sed 's/^[0-9a-f]*  //' SHA256SUMS) | tail -n 1 | cut -f1) MiB"
+say "the release is whole: $(wc -l <SHA256SUMS) files," \
+  "$(du -cm $(sed 's/^[0-9a-f]*  //' SHA256SUMS) | tail -n 1 | cut -f1) MiB"

@@ -1,5 +1,6 @@
 #!/bin/bash
-# test_tarball.sh [SUITE...]: the portable folder here, moved elsewhere, and (as root) in bare systems of these releases: bookworm trixie, say.
+# test_tarball.sh [SUITE...]: the portable folder here, moved elsewhere, and (as root) in bare
+# systems of these releases: bookworm trixie, say.
 . "$(dirname "$0")/common.sh"
 tarball=$dist/unpack-$version-linux-$(uname -m).tar.gz
 [ -e "$tarball" ] || fail "make tarball first"

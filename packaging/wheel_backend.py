@@ -1,9 +1,12 @@
-"""A build backend (PEP 517) of the standard library alone: CMake makes module and program, this puts them into a wheel.
+"""A build backend (PEP 517) of the standard library alone: CMake makes module and program, this
+puts them into a wheel.
 
-`python3 -m build --wheel --no-isolation`, `pip wheel .` and `make wheel` call it. The wheel holds module, program, page, models and the shared
-libraries that a base system may lack (bundle_libraries.py). Its tag names the C library of the machine that built it.
+`python3 -m build --wheel --no-isolation`, `pip wheel .` and `make wheel` call it. The wheel holds
+module, program, page, models and the shared libraries that a base system may lack
+(bundle_libraries.py). Its tag names the C library of the machine that built it.
 
-UNPACK_PACKAGE_BUILD: the folder to build in (default build/package). CMAKE_BUILD_PARALLEL_LEVEL: how many compilers at once.
+UNPACK_PACKAGE_BUILD: the folder to build in (default build/package). CMAKE_BUILD_PARALLEL_LEVEL:
+how many compilers at once.
 """
 import base64
 import hashlib
@@ -45,7 +48,11 @@ def base_name(table):
 def tag():
     python = f"cp{sys.version_info[0]}{sys.version_info[1]}"
     machine = sysconfig.get_platform().split("-")[-1].replace(".", "_")
-    library, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ") if hasattr(os, "confstr") else ("", "", "")
+    library, _, version = (
+        (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
+        if hasattr(os, "confstr")
+        else ("", "", "")
+    )
     if library == "glibc":
         platform = f"manylinux_{'_'.join(version.split('.')[:2])}_{machine}"
     else:
@@ -75,16 +82,30 @@ def metadata(table):
 
 
 def compile_all(build):
-    jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()))
-    options = ["-DCMAKE_BUILD_TYPE=Release", "-DUNPACK_PYTHON=ON", "-DUNPACK_TESTS=OFF", "-DUNPACK_PACKAGED=ON", f"-DPython_EXECUTABLE={sys.executable}"]
+    jobs = os.environ.get(
+        "CMAKE_BUILD_PARALLEL_LEVEL",
+        str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
+    )
+    options = [
+        "-DCMAKE_BUILD_TYPE=Release", "-DUNPACK_PYTHON=ON", "-DUNPACK_TESTS=OFF",
+        "-DUNPACK_PACKAGED=ON", f"-DPython_EXECUTABLE={sys.executable}"
+    ]
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
-    subprocess.run(["cmake", *generator, "-S", str(ROOT), "-B", str(build), "--log-level=WARNING", *options], check=True)
-    subprocess.run(["cmake", "--build", str(build), "-j", jobs, "--target", "unpack_python", "unpack_cli"], check=True)
+    subprocess.run(
+        ["cmake", *generator, "-S", str(ROOT), "-B", str(build), "--log-level=WARNING", *options],
+        check=True,
+    )
+    subprocess.run(
+        ["cmake", "--build", str(build), "-j", jobs, "--target", "unpack_python", "unpack_cli"],
+        check=True,
+    )
 
 
 def assemble(build, package):
     """The package as it will lie in site-packages."""
-    shutil.copytree(build / "python" / "unpack_engine", package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        build / "python" / "unpack_engine", package, ignore=shutil.ignore_patterns("__pycache__")
+    )
     (package / "bin").mkdir()
     program = package / "bin" / "unpack"
     shutil.copy(build / "unpack", program)
@@ -97,7 +118,11 @@ def assemble(build, package):
     for path in binaries:
         subprocess.run(["strip", "--strip-unneeded", str(path)], check=True)
     if sys.platform == "linux":
-        onednn = ["libdnnl.so.3", *(f"libdnnl.so.3.{minor}" for minor in range(15, -1, -1)), "libdnnl.so.2"]  # as onednn.cc tries them
+        onednn = [
+            "libdnnl.so.3",
+            *(f"libdnnl.so.3.{minor}" for minor in range(15, -1, -1)),
+            "libdnnl.so.2",
+        ]  # as onednn.cc tries them
         bundle_libraries.bundle(package / "lib", binaries, ["|".join(onednn)])
 
 
@@ -115,11 +140,18 @@ def write_wheel(file, top, info):
 
         for path in sorted(top.rglob("*")):
             if path.is_file():
-                add(path.relative_to(top).as_posix(), path.read_bytes(), 0o755 if os.access(path, os.X_OK) else 0o644)
+                add(
+                    path.relative_to(top).as_posix(),
+                    path.read_bytes(),
+                    0o755 if os.access(path, os.X_OK) else 0o644,
+                )
         for name, text in info.items():
             add(name, text.encode(), 0o644)
         folder = next(iter(info)).split("/")[0]
-        out.writestr(zipfile.ZipInfo(f"{folder}/RECORD", TIME), "\n".join([*record, f"{folder}/RECORD,,", ""]))
+        out.writestr(
+            zipfile.ZipInfo(f"{folder}/RECORD", TIME),
+            "\n".join([*record, f"{folder}/RECORD,,", ""]),
+        )
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
@@ -129,7 +161,9 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     folder = f"{base_name(table)}.dist-info"
     info = {
         f"{folder}/METADATA": metadata(table),
-        f"{folder}/WHEEL": f"Wheel-Version: 1.0\nGenerator: unpack\nRoot-Is-Purelib: false\nTag: {tag()}\n",
+        f"{folder}/WHEEL": (
+            f"Wheel-Version: 1.0\nGenerator: unpack\nRoot-Is-Purelib: false\nTag: {tag()}\n"
+        ),
         f"{folder}/entry_points.txt": "[console_scripts]\nunpack = unpack_engine._program:main\n",
         f"{folder}/LICENSE": (ROOT / "LICENSE").read_text(),
         f"{folder}/THIRD_PARTY_NOTICES.md": (ROOT / "THIRD_PARTY_NOTICES.md").read_text(),
@@ -148,11 +182,21 @@ def build_sdist(sdist_directory, config_settings=None):
     table = project()
     name = f"{base_name(table)}.tar.gz"
     if (ROOT / ".git").exists():
-        files = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z"], check=True, capture_output=True, text=True).stdout.split("\0")
+        files = subprocess.run(
+            ["git", "-C", str(ROOT), "ls-files", "-z"], check=True, capture_output=True, text=True
+        ).stdout.split("\0")
     else:
         paths = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*") if path.is_file())
-        files = [path.as_posix() for path in paths if path.parts[0] not in ("build", "dist", "PKG-INFO") and not {"node_modules", "__pycache__"} & set(path.parts)]
-    with tempfile.TemporaryDirectory() as scratch, tarfile.open(pathlib.Path(sdist_directory) / name, "w:gz") as out:
+        files = [
+            path.as_posix()
+            for path in paths
+            if path.parts[0] not in ("build", "dist", "PKG-INFO")
+            and not {"node_modules", "__pycache__"} & set(path.parts)
+        ]
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        tarfile.open(pathlib.Path(sdist_directory) / name, "w:gz") as out,
+    ):
         for file in filter(None, files):
             out.add(ROOT / file, f"{base_name(table)}/{file}", recursive=False)
         info = pathlib.Path(scratch) / "PKG-INFO"

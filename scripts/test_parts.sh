@@ -1,7 +1,8 @@
 #!/bin/sh
-# test_parts.sh JOBS PROGRAM [ARGUMENT...]: a GoogleTest program, cut into JOBS parts that run side by side. A process a test would spend most of its time on
-# starting. Says of every part, and of all together, how many tests passed, were skipped and failed, and of a part that failed what its failed tests said; all
-# they said stays in the folder LOGS (build/test_logs unless told).
+# test_parts.sh JOBS PROGRAM [ARGUMENT...]: a GoogleTest program, cut into JOBS parts that run side
+# by side. A process a test would spend most of its time on starting. Says of every part, and of all
+# together, how many tests passed, were skipped and failed, and of a part that failed what its
+# failed tests said; all they said stays in the folder LOGS (build/test_logs unless told).
 set -u
 jobs=$1
 shift
@@ -46,6 +47,8 @@ while [ "$part" -lt "$jobs" ]; do
   fi
   part=$((part + 1))
 done
-awk '{ passed += $1; skipped += $2; failed += $3 } END { printf "tests: %d passed, %d skipped, %d failed\n", passed, skipped, failed }' "$logs/counts"
+awk '{ passed += $1; skipped += $2; failed += $3 }
+  END { printf "tests: %d passed, %d skipped, %d failed\n", passed, skipped, failed }' \
+  "$logs/counts"
 rm -f "$logs/count" "$logs/counts"
 exit $failed

@@ -5,12 +5,14 @@
     m = up.load("pocket-gpt2")
     p = m.prepare("Mary and John went to the store. John gave a drink to")
     r = p.trace(target=" Mary", versus=" John")
-    print(r)                      # tokens, paths and components for a person; in a notebook, `r` alone is a picture
+    print(r)                      # tokens, paths and components for a person
+    r                             # in a notebook: a picture
     r.token_credit, r.paths       # numbers for a program
 
-A model is loaded once, a prompt prepared once; every further question is cheap. Long calls release the interpreter lock, can be stopped with
-Ctrl-C and take `progress=True` or a function of (what, done, total). Bad arguments raise ValueError or TypeError that names the argument, a
-model that is not there FileNotFoundError, and a fault of the engine RuntimeError.
+A model is loaded once, a prompt prepared once; every further question is cheap. Long calls release
+the interpreter lock, can be stopped with Ctrl-C and take `progress=True` or a function of (what,
+done, total). Bad arguments raise ValueError or TypeError that names the argument, a model that is
+not there FileNotFoundError, and a fault of the engine RuntimeError.
 """
 from __future__ import annotations
 
@@ -27,47 +29,21 @@ from .loading import from_state_dict, load, random
 from .chat import Chat
 from .model import Generation, Model
 from .prepared import Cache, Prepared
-from .results import Answer, Attribution, ClosureCheck, Coverage, Interactions, Intervention, Path, Prediction, Predictions, Sources, Token, Trace
+from .results import (
+    Answer, Attribution, ClosureCheck, Coverage, Interactions, Intervention, Path, Prediction,
+    Predictions, Sources, Token, Trace
+)
 
 atexit.register(_native.close_down)  # daemon threads that still trace are stopped first
 
 __version__: str = _native.version()
 
 __all__ = [
-    "Answer",
-    "Attribution",
-    "Batch",
-    "Cache",
-    "Chat",
-    "Circuit",
-    "ClosureCheck",
-    "Coverage",
-    "Edge",
-    "Experiment",
-    "Generation",
-    "Interactions",
-    "Intervention",
-    "Model",
-    "Path",
-    "Prediction",
-    "Predictions",
-    "Prepared",
-    "Proof",
-    "Sources",
-    "Token",
-    "Trace",
-    "about",
-    "batch",
-    "circuit",
-    "doctor",
-    "experiment",
-    "experiments",
-    "families",
-    "from_state_dict",
-    "load",
-    "merge",
-    "models",
-    "random",
+    "Answer", "Attribution", "Batch", "Cache", "Chat", "Circuit", "ClosureCheck", "Coverage",
+    "Edge", "Experiment", "Generation", "Interactions", "Intervention", "Model", "Path",
+    "Prediction", "Predictions", "Prepared", "Proof", "Sources", "Token", "Trace", "about", "batch",
+    "circuit", "doctor", "experiment", "experiments", "families", "from_state_dict", "load",
+    "merge", "models", "random"
 ]
 
 
@@ -81,7 +57,8 @@ def about() -> Dict[str, Any]:
 
 
 def doctor() -> List[Dict[str, Any]]:
-    """What the engine finds on this machine when it tries everything out: subject, found, problem, remedy, fatal.
+    """What the engine finds on this machine when it tries everything out: subject, found, problem,
+    remedy, fatal.
 
     >>> [row["subject"] for row in doctor()][:2]
     ['program', 'system']
@@ -91,7 +68,8 @@ def doctor() -> List[Dict[str, Any]]:
 
 
 def models(extra: Sequence[str] = ()) -> List[Dict[str, str]]:
-    """What is bundled and cached, and what the folders in `extra` hold: name, folder, origin, family, problem ('' where it can be used).
+    """What is bundled and cached, and what the folders in `extra` hold: name, folder, origin,
+    family, problem ('' where it can be used).
 
     >>> "pocket-gpt2" in [m["name"] for m in models()]
     True

@@ -19,7 +19,10 @@ OnProgress = Callable[[str, float, float], None]
 Progress = Union[None, bool, OnProgress]
 
 T = TypeVar("T")
-_SETTINGS = ("preset", *(name for name in _native.option_fields if name != "reroot"))  # that one goes with a root
+_SETTINGS = (
+    "preset",
+    *(name for name in _native.option_fields if name != "reroot"),
+)  # that one goes with a root
 _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = _repr.maxlong = 60
 
@@ -133,15 +136,32 @@ def named(name: str, call: Callable[..., T], *args: Any) -> T:
         raise ValueError(message if message.startswith(name) else f"{name}: {message}") from None
 
 
-def asked(model: Optional[_native.Model], length: Optional[int], fields: Mapping[str, Any], optional: Mapping[str, Any] = {}) -> _native.Asked:
-    """A question, read by the engine's own codec. `optional` fields are left out where they are None."""
-    given = {name: _plain(value) for name, value in {**fields, **{n: v for n, v in optional.items() if v is not None}}.items()}
+def asked(
+    model: Optional[_native.Model],
+    length: Optional[int],
+    fields: Mapping[str, Any],
+    optional: Mapping[str, Any] = {},
+) -> _native.Asked:
+    """A question, read by the engine's own codec. `optional` fields are left out where they are
+    None.
+    """
+    given = {
+        name: _plain(value)
+        for name, value in {
+            **fields,
+            **{n: v for n, v in optional.items() if v is not None},
+        }.items()
+    }
     return _native.Asked(given, model, length)
 
 
 def _plain(value: Any) -> Any:
     """Sequences of other kinds as lists; what is no sequence stays what it is."""
-    if isinstance(value, (str, bytes, bytearray, list, tuple, range)) or hasattr(value, "tolist") or not isinstance(value, SequenceABC):
+    if (
+        isinstance(value, (str, bytes, bytearray, list, tuple, range))
+        or hasattr(value, "tolist")
+        or not isinstance(value, SequenceABC)
+    ):
         return value
     return list(value)
 
@@ -159,7 +179,12 @@ class _Bar:
 
     def __call__(self, what: str, done: float, total: float) -> None:
         if self._make is None:
-            print(f"\r{what}: {done:.0f}" + (f" of {total:.0f}" if total else ""), end="", file=sys.stderr, flush=True)
+            print(
+                f"\r{what}: {done:.0f}" + (f" of {total:.0f}" if total else ""),
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
             self._what = what
             return
         if self._bar is None or what != self._what:
@@ -180,9 +205,14 @@ class reporting:
 
     def __init__(self, progress: Progress) -> None:
         if progress is not None and not isinstance(progress, bool) and not callable(progress):
-            raise TypeError(f"progress must be True, False, None or a function of (what, done, total), not {shown(progress)}")
+            raise TypeError(
+                "progress must be True, False, None or a function of (what, done, total), not"
+                f" {shown(progress)}"
+            )
         self._bar = _Bar() if progress is True else None
-        self._call: Optional[OnProgress] = self._bar if progress is True else progress if callable(progress) else None
+        self._call: Optional[OnProgress] = (
+            self._bar if progress is True else progress if callable(progress) else None
+        )
 
     def __enter__(self) -> Optional[OnProgress]:
         return self._call

@@ -1,4 +1,6 @@
-"""What the compiled part offers. Use the package around it: arguments are taken here without much checking."""
+"""What the compiled part offers. Use the package around it: arguments are taken here without much
+checking.
+"""
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
@@ -18,39 +20,41 @@ def batch_options(model: Model, options: str) -> str: ...
 def products_pay(model: Model, prompts: int) -> bool: ...
 def for_batch(model: Model, prompts: int) -> Model: ...
 def count_prompts(prompts: str, format: str) -> int: ...
-def trace_records(model: Model, options: str, records: Sequence[Tuple[int, int, str, str]], progress: _Progress) -> List[Tuple[Any, ...]]: ...
+def trace_records(
+    model: Model, options: str, records: Sequence[Tuple[int, int, str, str]], progress: _Progress
+) -> List[Tuple[Any, ...]]: ...
 def batch(
-    model: Model, prompts: str, format: str, out: str, options: str, shard: str, strict: bool, arrays: bool, progress: _Progress
+    model: Model, prompts: str, format: str, out: str, options: str, shard: str, strict: bool,
+    arrays: bool, progress: _Progress
 ) -> Tuple[str, int, int, int, List[str]]: ...
-def merge(folders: Sequence[str], out: str, device: str, threads: int, progress: _Progress) -> Tuple[str, str, List[str]]: ...
+def merge(
+    folders: Sequence[str], out: str, device: str, threads: int, progress: _Progress
+) -> Tuple[str, str, List[str]]: ...
+
 _EdgeRow = Tuple[str, str, str, float, float, Optional[float]]
 
 def circuit(
+    model: Model, task: str, n: Optional[int], seed: int, method: str, preset: str, options: Asked,
+    contrast: bool, steps: int, ablate: str, nodes: bool, positions: bool, patched: int, sizes: str,
+    size: str, faithful: float, minimality: int, out: str, progress: _Progress
+) -> Tuple[str, str, str]: ...
+def prove_circuits(
     model: Model,
     task: str,
     n: Optional[int],
     seed: int,
-    method: str,
-    preset: str,
-    options: Asked,
-    contrast: bool,
-    steps: int,
+    circuits: Sequence[Sequence[_EdgeRow]],
     ablate: str,
-    nodes: bool,
-    positions: bool,
-    patched: int,
-    sizes: str,
-    size: str,
-    faithful: float,
-    minimality: int,
-    out: str,
     progress: _Progress,
-) -> Tuple[str, str, str]: ...
-def prove_circuits(
-    model: Model, task: str, n: Optional[int], seed: int, circuits: Sequence[Sequence[_EdgeRow]], ablate: str, progress: _Progress
 ) -> List[Tuple[int, float, float, float]]: ...
 def draw_circuit(
-    model: Model, title: str, edges: Sequence[_EdgeRow], faithfulness: float, necessity: float, all_edges: int, format: str
+    model: Model,
+    title: str,
+    edges: Sequence[_EdgeRow],
+    faithfulness: float,
+    necessity: float,
+    all_edges: int,
+    format: str,
 ) -> str: ...
 def experiment_names() -> List[str]: ...
 def experiment(
@@ -77,7 +81,12 @@ def experiment(
 ) -> Tuple[str, List[str]]: ...
 
 class Asked:
-    def __init__(self, fields: Mapping[str, object], model: Optional[Model] = ..., length: Optional[int] = ...) -> None: ...
+    def __init__(
+        self,
+        fields: Mapping[str, object],
+        model: Optional[Model] = ...,
+        length: Optional[int] = ...,
+    ) -> None: ...
     @property
     def method(self) -> str: ...
 
@@ -92,7 +101,6 @@ def read_flag(name: str, value: object) -> bool: ...
 def read_text(name: str, value: object) -> str: ...
 def read_ids(name: str, value: object, vocabulary: int) -> List[int]: ...
 def resolve_position(position: int, length: int) -> int: ...
-
 def close_down() -> None: ...
 
 class TraceResult:
@@ -172,6 +180,7 @@ def has_chat_template(model: Model) -> bool: ...
 def answer(model: Model, prompt: MadePrompt, asked: Asked, progress: _Progress) -> AnswerResult: ...
 def cost(model: Model, prompt: MadePrompt, asked: Asked, progress: _Progress) -> str: ...
 def groups(model: Model, prompt: MadePrompt, asked: Asked, trace: TraceResult) -> str: ...
+
 class AboutDocuments:
     def __init__(
         self,
@@ -194,21 +203,31 @@ class Prepared:
     @property
     def bytes(self) -> int: ...
     def trace(self, asked: Asked, progress: _Progress) -> TraceResult: ...
-    def edge_credit(self, asked: Asked, progress: _Progress) -> List[Tuple[str, str, Optional[str], float]]: ...
+    def edge_credit(
+        self, asked: Asked, progress: _Progress
+    ) -> List[Tuple[str, str, Optional[str], float]]: ...
     def sentences(self, asked: Asked, count: int, progress: _Progress) -> str: ...
-    def interactions(self, query: Optional[int], all: bool, progress: _Progress) -> InteractionResult: ...
+    def interactions(
+        self, query: Optional[int], all: bool, progress: _Progress
+    ) -> InteractionResult: ...
     def scores(self, layer: int, branch: str) -> _Array: ...
     def cache(self, name: str, layer: int) -> _Array: ...
     def validate(self, progress: _Progress) -> List[Tuple[str, float, float, bool]]: ...
 
 class Model:
     @staticmethod
-    def load(name: str, device: str, threads: int, weight_products: bool, mapped: bool) -> Model: ...
+    def load(
+        name: str, device: str, threads: int, weight_products: bool, mapped: bool
+    ) -> Model: ...
     @staticmethod
     def random(shape: str, seed: int, device: str, threads: int, dtype: str) -> Model: ...
     @staticmethod
     def from_tensors(
-        config: str, tensors: Sequence[Tuple[str, str, Sequence[int], int]], owner: object, device: str, threads: int
+        config: str,
+        tensors: Sequence[Tuple[str, str, Sequence[int], int]],
+        owner: object,
+        device: str,
+        threads: int,
     ) -> Model: ...
     @property
     def config(self) -> Dict[str, Any]: ...
@@ -231,7 +250,13 @@ class Model:
     def check_component(self, text: str) -> str: ...
     def check_node(self, text: str, length: int) -> str: ...
     def predict(
-        self, ids: Sequence[int], top: int, lens: bool, experts: bool, position: int, progress: _Progress
+        self,
+        ids: Sequence[int],
+        top: int,
+        lens: bool,
+        experts: bool,
+        position: int,
+        progress: _Progress,
     ) -> PredictResult: ...
     def generate(
         self,
@@ -243,8 +268,12 @@ class Model:
         on_token: Optional[Callable[[int], Optional[bool]]],
         stops: Sequence[int] = ...,
     ) -> List[int]: ...
-    def prepare(self, prompts: Sequence[Sequence[int]], memory_budget: int, progress: _Progress) -> List[Prepared]: ...
-    def attribute(self, prompt: Sequence[int], continuation: Sequence[int], asked: Asked, progress: _Progress) -> AttributeResult: ...
+    def prepare(
+        self, prompts: Sequence[Sequence[int]], memory_budget: int, progress: _Progress
+    ) -> List[Prepared]: ...
+    def attribute(
+        self, prompt: Sequence[int], continuation: Sequence[int], asked: Asked, progress: _Progress
+    ) -> AttributeResult: ...
     def intervene(
         self,
         ids: Sequence[int],
@@ -261,12 +290,19 @@ class Model:
         progress: _Progress,
     ) -> InterventionResult: ...
     def prove(
-        self, ids: Sequence[int], components: Sequence[str], ablate: str, patch_from: Sequence[int], asked: Asked, progress: _Progress
+        self,
+        ids: Sequence[int],
+        components: Sequence[str],
+        ablate: str,
+        patch_from: Sequence[int],
+        asked: Asked,
+        progress: _Progress,
     ) -> str: ...
 
 class BatchFolder:
     def __init__(
-        self, prompts: str, format: str, out: str, options: str, shard: str, strict: bool, arrays: bool, maker: Tuple[Any, ...]
+        self, prompts: str, format: str, out: str, options: str, shard: str, strict: bool,
+        arrays: bool, maker: Tuple[Any, ...]
     ) -> None: ...
     @property
     def total(self) -> int: ...

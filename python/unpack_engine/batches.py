@@ -1,4 +1,6 @@
-"""Many prompts from a file, in this process; `unpack_engine.distributed` has the same on many machines."""
+"""Many prompts from a file, in this process; `unpack_engine.distributed` has the same on many
+machines.
+"""
 from __future__ import annotations
 
 import json
@@ -16,7 +18,9 @@ Prompts = Union[File, Sequence[Union[str, Mapping[str, Any]]]]
 
 
 class Batch(NamedTuple):
-    """A finished batch: where its files lie and how many lines they have. Iterating reads the results one by one."""
+    """A finished batch: where its files lie and how many lines they have. Iterating reads the
+    results one by one.
+    """
 
     folder: str
     results: int
@@ -37,18 +41,27 @@ class Batch(NamedTuple):
         return answer
 
     def arrays(self) -> Dict[str, Any]:
-        """token_credit, node_credit, offsets and index of a run with arrays=True, mapped from their files."""
+        """token_credit, node_credit, offsets and index of a run with arrays=True, mapped from their
+        files.
+        """
         import numpy as np
 
         names = ("token_credit", "node_credit", "offsets", "index")
-        return {name: np.load(os.path.join(self.folder, name + ".npy"), mmap_mode="r") for name in names}
+        return {
+            name: np.load(os.path.join(self.folder, name + ".npy"), mmap_mode="r") for name in names
+        }
 
 
 def _fields(options: Mapping[str, Any]) -> str:
     """The options of a trace as the fields of a prompt's line."""
     fields = {name.rstrip("_"): value for name, value in options.items() if value is not None}
     try:
-        return json.dumps({name: value.tolist() if hasattr(value, "tolist") else value for name, value in fields.items()})
+        return json.dumps(
+            {
+                name: value.tolist() if hasattr(value, "tolist") else value
+                for name, value in fields.items()
+            }
+        )
     except TypeError as error:
         raise TypeError(f"options: {error}") from None
 
@@ -60,8 +73,12 @@ def _prompt_file(prompts: Prompts, out: str) -> str:
     lines = []
     for i, prompt in enumerate(prompts):
         if not isinstance(prompt, (str, Mapping)):
-            raise TypeError(f"prompts[{i}] must be a str or a dictionary, not {type(prompt).__name__}")
-        lines.append(json.dumps({"prompt": prompt} if isinstance(prompt, str) else dict(prompt)) + "\n")
+            raise TypeError(
+                f"prompts[{i}] must be a str or a dictionary, not {type(prompt).__name__}"
+            )
+        lines.append(
+            json.dumps({"prompt": prompt} if isinstance(prompt, str) else dict(prompt)) + "\n"
+        )
     os.makedirs(out, exist_ok=True)
     file = os.path.join(out, "prompts.jsonl")
     with open(file + ".part", "w", encoding="utf-8") as part:
@@ -84,13 +101,17 @@ def batch(
     progress: Progress = None,
     **options: Any,
 ) -> Batch:
-    """Traces every prompt of a file (JSONL, CSV, TSV or text), or of a list, into the folder `out`; a second call resumes there.
+    """Traces every prompt of a file (JSONL, CSV, TSV or text), or of a list, into the folder `out`;
+    a second call resumes there.
 
-    options: those of `Prepared.trace`, and no_bos; a prompt's own fields override them. shard: 'I/N' does the I-th of N parts, `merge` joins them.
+    options: those of `Prepared.trace`, and no_bos; a prompt's own fields override them. shard:
+    'I/N' does the I-th of N parts, `merge` joins them.
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
-    >>> done = batch(["Mary and John", {"prompt": "Mary and", "target": " John"}], folder.name, top_paths=3)
+    >>> done = batch(
+    ...     ["Mary and John", {"prompt": "Mary and", "target": " John"}], folder.name, top_paths=3
+    ... )
     >>> done.results, [line["target"]["text"] for line in done.read()][1]
     (2, ' John')
     """
@@ -114,8 +135,21 @@ def batch(
         )
 
 
-def merge(folders: Sequence[File], out: File, *, device: str = "auto", threads: Union[int, None] = None, progress: Progress = None) -> str:
-    """Joins the shards of a batch or an experiment into what one run would have written. Returns what a person would want to read."""
+def merge(
+    folders: Sequence[File],
+    out: File,
+    *,
+    device: str = "auto",
+    threads: Union[int, None] = None,
+    progress: Progress = None,
+) -> str:
+    """Joins the shards of a batch or an experiment into what one run would have written. Returns
+    what a person would want to read.
+    """
     names = [check.path(f"folders[{i}]", folder) for i, folder in enumerate(folders)]
     with check.reporting(progress) as report:
-        return str(_native.merge(names, check.path("out", out), _device(device), _threads(threads), report)[1])
+        return str(
+            _native.merge(
+                names, check.path("out", out), _device(device), _threads(threads), report
+            )[1]
+        )

@@ -17,7 +17,9 @@ class Turn(NamedTuple):
 
 
 class Chat(Sequence[int]):
-    """A conversation through a model's chat template, made by `Model.chat`; a prompt like any other, as the ids it is made of."""
+    """A conversation through a model's chat template, made by `Model.chat`; a prompt like any
+    other, as the ids it is made of.
+    """
 
     def __init__(self, native: _native.MadePrompt) -> None:
         self._native = native
@@ -30,9 +32,13 @@ class Chat(Sequence[int]):
         return len(self._ids)
 
     @overload
-    def __getitem__(self, at: int) -> int: ...
+    def __getitem__(self, at: int) -> int:
+        ...
+
     @overload
-    def __getitem__(self, at: slice) -> List[int]: ...
+    def __getitem__(self, at: slice) -> List[int]:
+        ...
+
     def __getitem__(self, at: Any) -> Any:
         return self._ids[at]
 
@@ -60,10 +66,14 @@ def make(model: _native.Model, conversation: Any, system: Any, chat_template: An
         try:
             messages = json.dumps(conversation)
         except (TypeError, ValueError):
-            raise TypeError(f"conversation must be a text or a list of messages, not {check.shown(conversation)}") from None
+            raise TypeError(
+                "conversation must be a text or a list of messages, not"
+                f" {check.shown(conversation)}"
+            ) from None
     return Chat(
         _native.MadePrompt(
-            model, text, None, messages, True, True, check.optional_text("system", system), check.optional_text("chat_template", chat_template)
+            model, text, None, messages, True, True, check.optional_text("system", system),
+            check.optional_text("chat_template", chat_template)
         )
     )
 
@@ -73,18 +83,29 @@ def made(model: _native.Model, prompt: Any, bos: Any) -> _native.MadePrompt:
     if isinstance(prompt, Chat):
         return prompt._native
     if isinstance(prompt, str):
-        return check.named("prompt", _native.MadePrompt, model, check.text("prompt", prompt), None, None, check.flag("bos", bos), False, None, None)
-    return _native.MadePrompt(model, None, check.prompt_ids(model, "prompt", prompt), None, True, False, None, None)
+        return check.named(
+            "prompt", _native.MadePrompt, model, check.text("prompt", prompt), None, None,
+            check.flag("bos", bos), False, None, None
+        )
+    return _native.MadePrompt(
+        model, None, check.prompt_ids(model, "prompt", prompt), None, True, False, None, None
+    )
 
 
-_OPTIONS = ("preset", "beta", "weights", "mlp_weights", "expert_weights", "dispatch", "mlp", "scores", "direction", "floor", "keys")
+_OPTIONS = (
+    "preset", "beta", "weights", "mlp_weights", "expert_weights", "dispatch", "mlp", "scores",
+    "direction", "floor", "keys"
+)
 
 
 def method_options(function: str, options: Any) -> Any:
     """Those that set the method; any other name is an error."""
     for name in options:
         if name not in _OPTIONS:
-            raise TypeError(f"{function} has no argument {name}: the options of the method are {', '.join(_OPTIONS)}")
+            raise TypeError(
+                f"{function} has no argument {name}: the options of the method are"
+                f" {', '.join(_OPTIONS)}"
+            )
     return options
 
 
@@ -101,11 +122,14 @@ def documents(value: Any) -> str:
     try:
         return json.dumps(list(value))
     except (TypeError, ValueError):
-        raise TypeError(f"documents must be texts, or objects with name and text, not {check.shown(value)}") from None
+        raise TypeError(
+            f"documents must be texts, or objects with name and text, not {check.shown(value)}"
+        ) from None
 
 
 def about_documents(
-    function: str, question: Any, given: Any, answer: Any, generate: Any, template: Any, document_template: Any, chat: Any, options: Any
+    function: str, question: Any, given: Any, answer: Any, generate: Any, template: Any,
+    document_template: Any, chat: Any, options: Any
 ) -> _native.AboutDocuments:
     """A question about documents, checked."""
     return _native.AboutDocuments(
@@ -125,5 +149,12 @@ def group_fields(group: Any, group_by: Optional[str]) -> Any:
     if group is not None and group_by is not None:
         raise ValueError("give group or group_by, not both")
     if isinstance(group, dict):
-        group = [f"{name}={places[0]}:{places[1]}" if isinstance(places, (tuple, list)) else f"{name}={places}" for name, places in group.items()]
+        group = [
+            (
+                f"{name}={places[0]}:{places[1]}"
+                if isinstance(places, (tuple, list))
+                else f"{name}={places}"
+            )
+            for name, places in group.items()
+        ]
     return {"group": group, "group_by": group_by}

@@ -1,4 +1,6 @@
-"""Circuits: the edges that carry a behaviour, found over the prompts of a task and proven by ablation."""
+"""Circuits: the edges that carry a behaviour, found over the prompts of a task and proven by
+ablation.
+"""
 from __future__ import annotations
 
 import contextlib
@@ -20,7 +22,9 @@ __all__ = ["Circuit", "Edge", "Proof", "circuit"]
 
 
 class Edge(NamedTuple):
-    """A writer as one reader sees it ('A0.H0', at one position 'A0.H0@3'); branch is None for plain MLPs and the target."""
+    """A writer as one reader sees it ('A0.H0', at one position 'A0.H0@3'); branch is None for plain
+    MLPs and the target.
+    """
 
     writer: str
     reader: str
@@ -31,7 +35,9 @@ class Edge(NamedTuple):
 
 
 class Proof(NamedTuple):
-    """What ablation says of a circuit: edges of its connected part, mean difference of the logits, and both measures."""
+    """What ablation says of a circuit: edges of its connected part, mean difference of the logits,
+    and both measures.
+    """
 
     edges: int
     logit_difference: float
@@ -41,14 +47,19 @@ class Proof(NamedTuple):
 
 @contextlib.contextmanager
 def _task_name(task: Task) -> Iterator[str]:
-    """A generator's name or a file as it is; a list of prompts as a file that lasts as long as the call."""
+    """A generator's name or a file as it is; a list of prompts as a file that lasts as long as the
+    call.
+    """
     if isinstance(task, (str, os.PathLike)):
         yield check.path("task", task)
         return
     try:
         lines = [json.dumps(dict(prompt)) for prompt in task]
     except (TypeError, ValueError):
-        raise TypeError("task must be a name, a file, or a list of dicts with prompt or ids, target, versus and counterfactual") from None
+        raise TypeError(
+            "task must be a name, a file, or a list of dicts with prompt or ids, target, versus and"
+            " counterfactual"
+        ) from None
     if not lines:
         raise ValueError("task has no prompts")
     with tempfile.TemporaryDirectory() as folder:
@@ -59,15 +70,30 @@ def _task_name(task: Task) -> Iterator[str]:
 
 
 class Circuit:
-    """A set of edges: `|`, `&`, `-`, `^`, `in`, `len` and iteration work as with any set. What `up.circuit` found also holds
-    every ranked edge (`ranked`), the whole answer (`data`), `report` in Markdown and `mib`, the graph in the format of MIB."""
+    """A set of edges: `|`, `&`, `-`, `^`, `in`, `len` and iteration work as with any set. What
+    `up.circuit` found also holds every ranked edge (`ranked`), the whole answer (`data`), `report`
+    in Markdown and `mib`, the graph in the format of MIB.
+    """
 
-    def __init__(self, edges: Sequence[Any] = (), *, name: str = "circuit", model: Optional[Model] = None, data: Optional[Mapping[str, Any]] = None) -> None:
+    def __init__(
+        self,
+        edges: Sequence[Any] = (),
+        *,
+        name: str = "circuit",
+        model: Optional[Model] = None,
+        data: Optional[Mapping[str, Any]] = None,
+    ) -> None:
         self._rows: Dict[Edge, Dict[str, Any]] = {}
         for edge in edges:
-            row = dict(edge) if isinstance(edge, Mapping) else dict(zip(("writer", "reader", "branch"), edge))
+            row = (
+                dict(edge)
+                if isinstance(edge, Mapping)
+                else dict(zip(("writer", "reader", "branch"), edge))
+            )
             if not all(isinstance(row.get(key), str) for key in ("writer", "reader")):
-                raise TypeError(f"an edge is a writer, a reader and a branch, not {check.shown(edge)}")
+                raise TypeError(
+                    f"an edge is a writer, a reader and a branch, not {check.shown(edge)}"
+                )
             self._rows[Edge(row["writer"], row["reader"], row.get("branch"))] = row
         self.name = name
         self.model = model
@@ -83,7 +109,9 @@ class Circuit:
     @property
     def nodes(self) -> List[str]:
         """The components and the target, in the order in which edges name them."""
-        return list(dict.fromkeys(name for edge in self._rows for name in (edge.writer, edge.reader)))
+        return list(
+            dict.fromkeys(name for edge in self._rows for name in (edge.writer, edge.reader))
+        )
 
     @property
     def ranked(self) -> List[Dict[str, Any]]:
@@ -126,12 +154,18 @@ class Circuit:
     def _joined(self, other: object, keep: Sequence[Edge], sign: str) -> "Circuit":
         assert isinstance(other, Circuit)
         rows = {**other._rows, **self._rows}
-        return Circuit([rows[edge] for edge in keep], name=f"{self.name} {sign} {other.name}", model=self.model or other.model)
+        return Circuit(
+            [rows[edge] for edge in keep],
+            name=f"{self.name} {sign} {other.name}",
+            model=self.model or other.model,
+        )
 
     def __or__(self, other: object) -> "Circuit":
         if not isinstance(other, Circuit):
             return NotImplemented
-        return self._joined(other, list(self._rows) + [e for e in other._rows if e not in self._rows], "|")
+        return self._joined(
+            other, list(self._rows) + [e for e in other._rows if e not in self._rows], "|"
+        )
 
     def __and__(self, other: object) -> "Circuit":
         if not isinstance(other, Circuit):
@@ -147,14 +181,21 @@ class Circuit:
         if not isinstance(other, Circuit):
             return NotImplemented
         return self._joined(
-            other, [e for e in self._rows if e not in other._rows] + [e for e in other._rows if e not in self._rows], "^"
+            other,
+            [e for e in self._rows if e not in other._rows]
+            + [e for e in other._rows if e not in self._rows],
+            "^",
         )
 
     def to_dict(self) -> Dict[str, Any]:
         """What `save` writes: circuit.json of what was found, or the edges alone."""
         if self.data:
             return dict(self.data)
-        return {"version": 1, "task": self.name, "edges": [{**row, "in_circuit": True} for row in self._rows.values()]}
+        return {
+            "version": 1,
+            "task": self.name,
+            "edges": [{**row, "in_circuit": True} for row in self._rows.values()],
+        }
 
     def save(self, file: File) -> None:
         """As JSON, which `Circuit.load` reads."""
@@ -170,9 +211,17 @@ class Circuit:
                 data = json.load(text)
                 rows = [row for row in data["edges"] if row["in_circuit"]]
             except (ValueError, KeyError, TypeError):
-                raise ValueError(f"{os.fspath(file)} is no circuit: it lacks edges that say whether they are in_circuit") from None
+                raise ValueError(
+                    f"{os.fspath(file)} is no circuit: it lacks edges that say whether they are"
+                    " in_circuit"
+                ) from None
         held = model if model is None or isinstance(model, Model) else load(model)
-        return cls(rows, name=str(data.get("task", "circuit")), model=held, data=data if "circuit" in data else None)
+        return cls(
+            rows,
+            name=str(data.get("task", "circuit")),
+            model=held,
+            data=data if "circuit" in data else None,
+        )
 
     def _model(self, model: Union[None, str, Model]) -> Model:
         held = self.model if model is None else model
@@ -184,7 +233,16 @@ class Circuit:
         out = []
         for edge, row in self._rows.items():
             credit = float(row.get("credit", 0.0))
-            out.append((edge.writer, edge.reader, edge.branch or "", credit, float(row.get("absolute", abs(credit))), row.get("drop")))
+            out.append(
+                (
+                    edge.writer,
+                    edge.reader,
+                    edge.branch or "",
+                    credit,
+                    float(row.get("absolute", abs(credit))),
+                    row.get("drop"),
+                )
+            )
         return out
 
     def evaluate(
@@ -197,7 +255,9 @@ class Circuit:
         ablate: str = "counterfactual",
         progress: Progress = None,
     ) -> Proof:
-        """Ablates all edges but these (their connected part) on the prompts of a task; the prompts are taken as they are."""
+        """Ablates all edges but these (their connected part) on the prompts of a task; the prompts
+        are taken as they are.
+        """
         with _task_name(task) as name, check.reporting(progress) as report:
             rows = _native.prove_circuits(
                 self._model(model)._native,
@@ -210,7 +270,13 @@ class Circuit:
             )
         return Proof(*rows[0])
 
-    def draw(self, file: Optional[File] = None, *, model: Union[None, str, Model] = None, format: Optional[str] = None) -> str:
+    def draw(
+        self,
+        file: Optional[File] = None,
+        *,
+        model: Union[None, str, Model] = None,
+        format: Optional[str] = None,
+    ) -> str:
         """The picture as text, written to `file` where one is named: .svg, .dot or .graphml."""
         if format is None:
             format = "svg" if file is None else os.path.splitext(os.fspath(file))[1][1:]
@@ -254,18 +320,23 @@ def circuit(
 ) -> Circuit:
     """Finds the circuit of a task and proves it.
 
-    task: 'ioi', 'greater-than', 'induction', a file (JSONL, CSV), or a list of dicts with prompt or ids, target or target_id, versus or versus_id
-    and counterfactual or counterfactual_ids. method: ours, ifr, eap, eap-ig, patching, random. sizes: '0.5%' or numbers of edges. Settings of ours
-    (beta, weights, ...) are those of `Prepared.trace`. positions: an edge at one position is an edge of its own, its writer named 'A0.H0@3'.
-    patched: prompts that patching is measured on (0: all). out: a folder for what the command line writes there (circuit.json, report.md, pictures);
-    a search that was interrupted goes on from it when it is asked for again.
+    task: 'ioi', 'greater-than', 'induction', a file (JSONL, CSV), or a list of dicts with prompt or
+    ids, target or target_id, versus or versus_id and counterfactual or counterfactual_ids. method:
+    ours, ifr, eap, eap-ig, patching, random. sizes: '0.5%' or numbers of edges. Settings of ours
+    (beta, weights, ...) are those of `Prepared.trace`. positions: an edge at one position is an
+    edge of its own, its writer named 'A0.H0@3'.
+    patched: prompts that patching is measured on (0: all). out: a folder for what the command line
+    writes there (circuit.json, report.md, pictures); a search that was interrupted goes on from it
+    when it is asked for again.
 
     >>> found = circuit("ioi", n=2, minimality=0)
     >>> found.faithfulness > 0.9
     True
     """
     held = model if isinstance(model, Model) else load(model)
-    wanted = sizes if sizes is None or isinstance(sizes, str) else ",".join(str(one) for one in sizes)
+    wanted = (
+        sizes if sizes is None or isinstance(sizes, str) else ",".join(str(one) for one in sizes)
+    )
     with _task_name(task) as name, check.reporting(progress) as report:
         text, markdown, mib = _native.circuit(
             held._native,
@@ -289,6 +360,11 @@ def circuit(
             report,
         )
     data = json.loads(text)
-    found = Circuit([row for row in data["edges"] if row["in_circuit"]], name=data["task"], model=held, data=data)
+    found = Circuit(
+        [row for row in data["edges"] if row["in_circuit"]],
+        name=data["task"],
+        model=held,
+        data=data,
+    )
     found.report, found.mib = markdown, json.loads(mib)
     return found

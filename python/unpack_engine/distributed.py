@@ -4,10 +4,12 @@
     from unpack_engine import distributed
 
     client = Client("tcp://scheduler:8786")
-    distributed.batch("prompts.jsonl", "results", client=client, model="openai-community/gpt2", progress=True)
+    distributed.batch("prompts.jsonl", "results", client=client, model="openai-community/gpt2", \
+      progress=True)
 
-Every worker process loads the model once, from a place that it can see itself. Prompts travel in chunks, lines come back as they are done and are written
-here, in order, into the same files that one process would write. A chunk that fails is tried again on another worker; a second call resumes.
+Every worker process loads the model once, from a place that it can see itself. Prompts travel in
+chunks, lines come back as they are done and are written here, in order, into the same files that
+one process would write. A chunk that fails is tried again on another worker; a second call resumes.
 """
 from __future__ import annotations
 
@@ -72,13 +74,17 @@ def _trace(model: _Chosen, options: str, records: List[Any]) -> List[Any]:
 
 
 class _Pool:
-    """Keeps the cluster busy with a bounded number of tasks and hands answers back in the order in which they were asked for."""
+    """Keeps the cluster busy with a bounded number of tasks and hands answers back in the order in
+    which they were asked for.
+    """
 
     def __init__(self, client: Any, retries: int) -> None:
         self._client = client
         self._retries = retries
         self._order: List[int] = []  # tasks not handed back yet
-        self._tasks: Dict[int, Tuple[Tuple[Any, ...], int, Set[str]]] = {}  # what it is, tries, where it failed
+        self._tasks: Dict[int, Tuple[Tuple[Any, ...], int, Set[str]]] = (
+            {}
+        )  # what it is, tries, where it failed
         self._futures: Dict[Any, int] = {}
         self._answers: Dict[int, Any] = {}
         self._next = 0
@@ -94,13 +100,22 @@ class _Pool:
 
     def _start(self, number: int) -> None:
         task, _, failed = self._tasks[number]
-        others = [w for w in self._client.scheduler_info()["workers"] if w not in failed] if failed else None
-        self._futures[self._client.submit(_attempt, *task, pure=False, workers=others or None)] = number
+        others = (
+            [w for w in self._client.scheduler_info()["workers"] if w not in failed]
+            if failed
+            else None
+        )
+        self._futures[self._client.submit(_attempt, *task, pure=False, workers=others or None)] = (
+            number
+        )
 
     def _again(self, number: int, where: str, why: str) -> None:
         task, tries, failed = self._tasks[number]
         if tries >= self._retries:
-            raise RuntimeError(f"a task failed {tries + 1} times, last on {where or 'a worker that died'}: {why}; the same call goes on from here")
+            raise RuntimeError(
+                f"a task failed {tries + 1} times, last on {where or 'a worker that died'}: {why};"
+                " the same call goes on from here"
+            )
         self._tasks[number] = (task, tries + 1, failed | ({where} if where else set()))
         self._start(number)
 
@@ -160,15 +175,22 @@ def batch(
     progress: Progress = None,
     **options: Any,
 ) -> Batch:
-    """`unpack_engine.batch` on the workers of a Dask `client`; the folder's files are the same, byte for byte.
+    """`unpack_engine.batch` on the workers of a Dask `client`; the folder's files are the same,
+    byte for byte.
 
-    threads: of the engine, for each task; Dask runs as many tasks at a time on a worker as that has threads. chunk: prompts a task. model: a name or a folder
-    that every worker can see. prompts and out are files of this machine.
+    threads: of the engine, for each task; Dask runs as many tasks at a time on a worker as that has
+    threads. chunk: prompts a task. model: a name or a folder that every worker can see. prompts and
+    out are files of this machine.
     """
     folder = check.path("out", out)
     file = _prompt_file(prompts, folder)
     count = _native.count_prompts(file, check.text("format", format))
-    chosen = (check.text("model", model), check.text("device", device), check.integer("threads", threads, 1, 4096), count)
+    chosen = (
+        check.text("model", model),
+        check.text("device", device),
+        check.integer("threads", threads, 1, 4096),
+        count,
+    )
     check.integer("chunk", chunk, 1)
     pool = _Pool(client, check.integer("retries", retries, 0))
     at_once = 4 * _threads_of(client)
@@ -178,7 +200,8 @@ def batch(
         described = pool.ready()
     maker, settled = described[0]
     target = _native.BatchFolder(
-        file, format, folder, settled, check.text("shard", shard), check.flag("strict", strict), check.flag("arrays", arrays), maker
+        file, format, folder, settled, check.text("shard", shard), check.flag("strict", strict),
+        check.flag("arrays", arrays), maker
     )
     with check.reporting(progress) as report:
         try:
@@ -212,15 +235,20 @@ def _run_shard(arguments: Dict[str, Any]) -> Dict[str, bytes]:
 
 
 def experiment(
-    name: str, *, client: Any, out: File, shards: Optional[int] = None, threads: int = 1, retries: int = 3, progress: Progress = None, **arguments: Any
+    name: str, *, client: Any, out: File, shards: Optional[int] = None, threads: int = 1,
+    retries: int = 3, progress: Progress = None, **arguments: Any
 ) -> Experiment:
-    """`unpack_engine.experiment` on the workers of a Dask `client`, in `shards` parts (default: two for every thread of the cluster).
+    """`unpack_engine.experiment` on the workers of a Dask `client`, in `shards` parts (default: two
+    for every thread of the cluster).
 
-    Finished parts are kept in `<out>.shards` until all are there, so that a second call resumes. Models, corpus and prompts must be visible, under the same
-    names, to the workers and to this process, which puts the parts together.
+    Finished parts are kept in `<out>.shards` until all are there, so that a second call resumes.
+    Models, corpus and prompts must be visible, under the same names, to the workers and to this
+    process, which puts the parts together.
     """
     if check.text("name", name) not in experiments():
-        raise ValueError(f"name must be one of {', '.join(map(repr, experiments()))}, not {check.shown(name)}")
+        raise ValueError(
+            f"name must be one of {', '.join(map(repr, experiments()))}, not {check.shown(name)}"
+        )
     folder = check.path("out", out)
     count = check.integer("shards", shards, 1) if shards is not None else 2 * _threads_of(client)
     if count == 1:
@@ -235,14 +263,19 @@ def experiment(
         if os.path.exists(os.path.join(place, "results.jsonl")):
             continue
         missing.append(place)
-        pool.submit(_run_shard, {**arguments, "name": name, "threads": threads, "shard": f"{i}/{count}"})
+        pool.submit(
+            _run_shard, {**arguments, "name": name, "threads": threads, "shard": f"{i}/{count}"}
+        )
     with check.reporting(progress) as report:
         try:
             while missing:
                 for files in pool.ready():
                     place = missing.pop(0)
                     os.makedirs(place, exist_ok=True)
-                    for file, content in files.items():  # results.jsonl last: it says that the part is whole
+                    for (
+                        file,
+                        content,
+                    ) in files.items():  # results.jsonl last: it says that the part is whole
                         with open(os.path.join(place, file + ".part"), "wb") as part:
                             part.write(content)
                         os.replace(os.path.join(place, file + ".part"), os.path.join(place, file))

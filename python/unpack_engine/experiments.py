@@ -15,7 +15,9 @@ File = Union[str, "os.PathLike[str]"]
 
 
 class Experiment(NamedTuple):
-    """What an experiment found: `summary` and `records` as its files hold them, `report` in Markdown, `folder` where they lie (None: not kept)."""
+    """What an experiment found: `summary` and `records` as its files hold them, `report` in
+    Markdown, `folder` where they lie (None: not kept).
+    """
 
     name: str
     summary: Dict[str, Any]
@@ -89,12 +91,17 @@ def experiment(
 ) -> Experiment:
     """Runs an experiment of the paper on one or more models.
 
-    out: a folder for records, summary, report and plots; a second call with the same settings resumes there. Without it nothing is kept.
-    shard: 'I/N' makes the records of the I-th of N parts alone; `merge` joins the folders of all of them.
-    n: how many prompts (default: as many as in the paper). corpus, prompts: files with a text a line in place of the ones that come with the program.
-    whole_sentences (faithfulness, beta): whole sentences as prompts, in place of sentences cut before a content word.
-    narrow_paths (ioi, greater-than): path patching into queries, keys and values leaves out the MLPs between.
-    roles (ioi), claims (greater-than): a table, "gpt2" for the published one, "find" for path patching (default: published for GPT-2 small, found otherwise).
+    out: a folder for records, summary, report and plots; a second call with the same settings
+    resumes there. Without it nothing is kept.
+    shard: 'I/N' makes the records of the I-th of N parts alone; `merge` joins the folders of all of
+    them.
+    n: how many prompts (default: as many as in the paper). corpus, prompts: files with a text a
+    line in place of the ones that come with the program.
+    whole_sentences (faithfulness, beta): whole sentences as prompts, in place of sentences cut
+    before a content word.
+    narrow_paths (ioi, greater-than): path patching into queries, keys and values leaves out the
+    MLPs between. roles (ioi), claims (greater-than): a table, "gpt2" for the published one, "find"
+    for path patching (default: published for GPT-2 small, found otherwise).
 
     >>> experiment("sinks")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -102,7 +109,9 @@ def experiment(
     """
     settings = check.asked(None, None, {}, check.settings(locals()))
     if check.text("name", name) not in experiments():
-        raise ValueError(f"name must be one of {', '.join(map(repr, experiments()))}, not {check.shown(name)}")
+        raise ValueError(
+            f"name must be one of {', '.join(map(repr, experiments()))}, not {check.shown(name)}"
+        )
     asked = check.texts("models", models)
     with tempfile.TemporaryDirectory() as scratch, check.reporting(progress) as report:
         folder = scratch if out is None else check.path("out", out)

@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import (
+    TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+)
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +24,13 @@ Weights2 = Sequence[float]
 
 
 class Prepared:
-    """One prompt after its forward pass; `trace`, `interactions`, `scores` and `cache` are cheap and may be called from several threads."""
+    """One prompt after its forward pass; `trace`, `interactions`, `scores` and `cache` are cheap
+    and may be called from several threads.
+    """
 
-    def __init__(self, model: Model, native: _native.Prepared, chat: Optional[_native.MadePrompt] = None) -> None:
+    def __init__(
+        self, model: Model, native: _native.Prepared, chat: Optional[_native.MadePrompt] = None
+    ) -> None:
         self._model = model
         self._native = native
         self._chat = chat
@@ -85,14 +91,18 @@ class Prepared:
     ) -> Trace:
         """Which tokens, components and paths a prediction comes from.
 
-        target, versus: a text of one token, an id, or a list of these (a group). Default: the model's own top prediction, against the
-        mean of the vocabulary; raw_logit leaves the contrast out. root: a head or MLP to explain instead, 'A5.H3@-1'.
-        top_paths: how many paths (default 20; with tau: every path above the threshold). branch, through, from_, min_layer, sign filter
-        the paths. method: 'unpack', or a baseline: 'ifr', 'attnlrp', 'cplrp'. group ("NAME=from:to", or positions by name) and group_by
-        ('sentence', 'line', 'paragraph', 'turn') add credit up in `groups`.
+        target, versus: a text of one token, an id, or a list of these (a group). Default: the
+        model's own top prediction, against the mean of the vocabulary; raw_logit leaves the
+        contrast out. root: a head or MLP to explain instead, 'A5.H3@-1'.
+        top_paths: how many paths (default 20; with tau: every path above the threshold). branch,
+        through, from_, min_layer, sign filter the paths. method: 'unpack', or a baseline: 'ifr',
+        'attnlrp', 'cplrp'. group ("NAME=from:to", or positions by name) and group_by ('sentence',
+        'line', 'paragraph', 'turn') add credit up in `groups`.
 
         >>> import unpack_engine as up
-        >>> p = up.load("pocket-gpt2").prepare("Mary and John went to the store. John gave a drink to")
+        >>> p = up.load("pocket-gpt2").prepare(
+        ...     "Mary and John went to the store. John gave a drink to"
+        ... )
         >>> p.trace(target=" Mary", versus=" John").target["logit_difference"] > 0
         True
         >>> p.trace(root="A1.H0@-1", top_paths=2).root
@@ -128,7 +138,9 @@ class Prepared:
             result = Trace(self._native.trace(asked, report))
         if group is not None or group_by is not None:
             made = self._chat or conversations.made(self._model._native, self.ids, True)
-            result.groups = json.loads(_native.groups(self._model._native, made, asked, result._native))
+            result.groups = json.loads(
+                _native.groups(self._model._native, made, asked, result._native)
+            )
         return result
 
     def edge_credit(
@@ -151,10 +163,13 @@ class Prepared:
         keys: Optional[str] = None,
         progress: Progress = None,
     ) -> List[Dict[str, Any]]:
-        """What each reader passes to each writer by each branch, summed over the positions of both, the largest first.
+        """What each reader passes to each writer by each branch, summed over the positions of both,
+        the largest first.
 
         >>> import unpack_engine as up
-        >>> p = up.load("pocket-gpt2").prepare("Mary and John went to the store. John gave a drink to")
+        >>> p = up.load("pocket-gpt2").prepare(
+        ...     "Mary and John went to the store. John gave a drink to"
+        ... )
         >>> sorted(p.edge_credit(target=" Mary", preset="best")[0])
         ['branch', 'credit', 'reader', 'writer']
         """
@@ -184,11 +199,16 @@ class Prepared:
         scores: Optional[str] = None,
         progress: Progress = None,
     ) -> List[Dict[str, Any]]:
-        """What the components with the most credit do, in words, the strongest first (a root before all): node, credit, text.
+        """What the components with the most credit do, in words, the strongest first (a root before
+        all): node, credit, text.
 
         >>> import unpack_engine as up
-        >>> p = up.load("pocket-gpt2").prepare("Mary and John went to the store. John gave a drink to")
-        >>> p.sentences(2, target=" Mary", versus=" John")[1]["text"].startswith("A5.H3 at ·to (13) looks 83% at Mary")
+        >>> p = up.load("pocket-gpt2").prepare(
+        ...     "Mary and John went to the store. John gave a drink to"
+        ... )
+        >>> p.sentences(2, target=" Mary", versus=" John")[1]["text"].startswith(
+        ...     "A5.H3 at ·to (13) looks 83% at Mary"
+        ... )
         True
         """
         most = check.integer("count", count, 1, 1000)
@@ -196,14 +216,27 @@ class Prepared:
             self._model._native,
             len(self),
             {"raw_logit": raw_logit, "position": position, "top_paths": 0},
-            {"target": target, "versus": versus, "root": root, "preset": preset, "beta": beta, "scores": scores},
+            {
+                "target": target,
+                "versus": versus,
+                "root": root,
+                "preset": preset,
+                "beta": beta,
+                "scores": scores,
+            },
         )
         with check.reporting(progress) as report:
-            sentences: List[Dict[str, Any]] = json.loads(self._native.sentences(asked, most, report))["sentences"]
+            sentences: List[Dict[str, Any]] = json.loads(
+                self._native.sentences(asked, most, report)
+            )["sentences"]
         return sentences
 
-    def interactions(self, query: Optional[int] = None, *, all: bool = False, progress: Progress = None) -> Interactions:
-        """How strongly every writer is read: at one query position, at all, or (default) the mean over all."""
+    def interactions(
+        self, query: Optional[int] = None, *, all: bool = False, progress: Progress = None
+    ) -> Interactions:
+        """How strongly every writer is read: at one query position, at all, or (default) the mean
+        over all.
+        """
         check.flag("all", all)
         if all and query is not None:
             raise ValueError("query names one position; it cannot go with all=True")
@@ -212,17 +245,23 @@ class Prepared:
             return Interactions(self._native.interactions(at, all, report))
 
     def scores(self, layer: int, branch: str) -> Array:
-        """Raw scores of every visible writer for the readers of a layer: K, Q [writers, heads, q, s], V [writers, heads, s], MLP, G, U [writers, q, neurons].
+        """Raw scores of every visible writer for the readers of a layer: K, Q [writers, heads, q,
+        s], V [writers, heads, s], MLP, G, U [writers, q, neurons].
 
         >>> import unpack_engine as up
         >>> up.load("pocket-gpt2").prepare("Mary and John").scores(0, "V").shape[0]   # emb and pos
         2
         """
-        return self._native.scores(check.layer("layer", layer, self._model.config["n_layers"]), check.text("branch", branch))
+        return self._native.scores(
+            check.layer("layer", layer, self._model.config["n_layers"]),
+            check.text("branch", branch),
+        )
 
     @property
     def cache(self) -> Cache:
-        """The forward pass by name: `cache["pattern", 3]`, `cache["blocks.3.attn.hook_pattern"]`, `cache["logits"]`."""
+        """The forward pass by name: `cache["pattern", 3]`, `cache["blocks.3.attn.hook_pattern"]`,
+        `cache["logits"]`.
+        """
         return Cache(self)
 
     def validate(self, progress: Progress = None) -> List[ClosureCheck]:
@@ -255,10 +294,11 @@ Key = Union[str, Tuple[str, int]]
 
 
 class Cache(Mapping[Key, Array]):
-    """The forward pass under TransformerLens-like names, without a batch dimension; each look-up gives an array of one's own.
+    """The forward pass under TransformerLens-like names, without a batch dimension; each look-up
+    gives an array of one's own.
 
-    `cache["resid_pre", 0]` and `cache["blocks.0.hook_resid_pre"]` are the same. A layer may be negative. attn_out and mlp_out are what the
-    sublayer wrote without its bias.
+    `cache["resid_pre", 0]` and `cache["blocks.0.hook_resid_pre"]` are the same. A layer may be
+    negative. attn_out and mlp_out are what the sublayer wrote without its bias.
 
     >>> import unpack_engine as up
     >>> p = up.load("pocket-gpt2").prepare("Mary and John")
@@ -271,7 +311,9 @@ class Cache(Mapping[Key, Array]):
         self._prepared = prepared
         config = prepared.model.config
         self._layers = int(config["n_layers"])
-        self._whole = [name for name in _WHOLE if name != "pos_embed" or config["positions"] == "learned"]
+        self._whole = [
+            name for name in _WHOLE if name != "pos_embed" or config["positions"] == "learned"
+        ]
         self._by_layer = [name for name in _BY_LAYER if name != "up" or config["mlp"] == "gated"]
 
     def __iter__(self) -> Iterator[Key]:
@@ -290,7 +332,9 @@ class Cache(Mapping[Key, Array]):
         return self._prepared._native.cache(name, layer)
 
     def _resolve(self, key: Key) -> Tuple[str, int]:
-        if isinstance(key, tuple) and len(key) in (2, 3) and isinstance(key[0], str):  # ("pattern", 3), ("pattern", 3, "attn")
+        if (
+            isinstance(key, tuple) and len(key) in (2, 3) and isinstance(key[0], str)
+        ):  # ("pattern", 3), ("pattern", 3, "attn")
             if key[0] in self._by_layer and -self._layers <= key[1] < self._layers:
                 return key[0], key[1] % self._layers
         elif isinstance(key, str):
@@ -299,8 +343,16 @@ class Cache(Mapping[Key, Array]):
             if key in self._whole:
                 return key, 0
             parts = key.split(".", 2)
-            if len(parts) == 3 and parts[0] == "blocks" and parts[1].isdigit() and int(parts[1]) < self._layers:
+            if (
+                len(parts) == 3
+                and parts[0] == "blocks"
+                and parts[1].isdigit()
+                and int(parts[1]) < self._layers
+            ):
                 name = _BY_HOOK.get(parts[2])
                 if name in self._by_layer:
                     return str(name), int(parts[1])
-        raise KeyError(f"{check.shown(key)}: use {', '.join(self._whole)}, or a pair of a layer's name and its number: {', '.join(self._by_layer)}")
+        raise KeyError(
+            f"{check.shown(key)}: use {', '.join(self._whole)}, or a pair of a layer's name and its"
+            f" number: {', '.join(self._by_layer)}"
+        )

@@ -65,12 +65,16 @@ def _frame(rows: Any, **more: Any) -> Any:
     try:
         pandas: Any = importlib.import_module("pandas")
     except ImportError:
-        raise RuntimeError("pandas is not installed: use to_dict(), or install it (apt: python3-pandas)") from None
+        raise RuntimeError(
+            "pandas is not installed: use to_dict(), or install it (apt: python3-pandas)"
+        ) from None
     return pandas.DataFrame(rows, **more)
 
 
 def _predictions(rows: List[Dict[str, Any]]) -> List[Prediction]:
-    return [Prediction(row["id"], row["text"], row["probability"], row.get("logit")) for row in rows]
+    return [
+        Prediction(row["id"], row["text"], row["probability"], row.get("logit")) for row in rows
+    ]
 
 
 class Result:
@@ -97,10 +101,18 @@ class Result:
         data: Dict[str, Any] = json.loads(self._native.json())
         return data
 
-    def to_text(self, color: bool = False, width: Optional[int] = None, unicode: bool = True) -> str:
+    def to_text(
+        self, color: bool = False, width: Optional[int] = None, unicode: bool = True
+    ) -> str:
         """What the command line prints for a person."""
-        width = shutil.get_terminal_size((100, 24)).columns if width is None else check.integer("width", width, 40)
-        return str(self._native.terminal(check.flag("color", color), width, check.flag("unicode", unicode)))
+        width = (
+            shutil.get_terminal_size((100, 24)).columns
+            if width is None
+            else check.integer("width", width, 40)
+        )
+        return str(
+            self._native.terminal(check.flag("color", color), width, check.flag("unicode", unicode))
+        )
 
     @property
     def tokens(self) -> List[Token]:
@@ -127,7 +139,9 @@ class Trace(_Pictured):
     """Where a prediction comes from: tokens, nodes and paths.
 
     >>> import unpack_engine as up
-    >>> prompt = up.load("pocket-gpt2").prepare("Mary and John went to the store. John gave a drink to")
+    >>> prompt = up.load("pocket-gpt2").prepare(
+    ...     "Mary and John went to the store. John gave a drink to"
+    ... )
     >>> r = prompt.trace(target=" Mary", versus=" John", top_paths=3)
     >>> least = int(r.token_credit.argmin())
     >>> r.tokens[least].text, least
@@ -141,11 +155,20 @@ class Trace(_Pictured):
     def __init__(self, native: engine.TraceResult) -> None:
         super().__init__(native)
         self._nodes: Optional[Array] = None
-        self.groups: List[Dict[str, Any]] = []  # credit of the groups that were asked for: name, from, to, text, credit, percent
+        self.groups: List[Dict[str, Any]] = (
+            []
+        )  # credit of the groups that were asked for: name, from, to, text, credit, percent
 
     def __repr__(self) -> str:
-        versus = f", versus={self.target['versus_text']!r}" if self.target["versus_text"] is not None else ""
-        return f"Trace(target={self.target['text']!r}{versus}, root={self.root!r}, tokens={len(self._data['tokens'])}, paths={len(self._data.get('paths', []))})"
+        versus = (
+            f", versus={self.target['versus_text']!r}"
+            if self.target["versus_text"] is not None
+            else ""
+        )
+        return (
+            f"Trace(target={self.target['text']!r}{versus}, root={self.root!r},"
+            f" tokens={len(self._data['tokens'])}, paths={len(self._data.get('paths', []))})"
+        )
 
     @property
     def method(self) -> str:
@@ -189,7 +212,9 @@ class Trace(_Pictured):
 
     @property
     def writers(self) -> List[str]:
-        """Names of the rows of `node_array`: emb, pos (where there is one), A0.H0, ..., MLP0, ..."""
+        """Names of the rows of `node_array`: emb, pos (where there is one), A0.H0, ..., MLP0,
+        ...
+        """
         return self._native.writers
 
     @property
@@ -214,18 +239,24 @@ class Trace(_Pictured):
         """With a root: branch -> writer -> [S], the credit that the root sends to each writer."""
         if self.root == "target":
             return None
-        return {branch: dict(zip(self.writers, rows)) for branch, rows in self._native.incoming.items()}
+        return {
+            branch: dict(zip(self.writers, rows)) for branch, rows in self._native.incoming.items()
+        }
 
     @property
     def entries(self) -> Optional[Array]:
-        """With a root: its shares over source positions (a head) or over all its neurons (an MLP; of a mixture [experts, N], 0 where not used)."""
+        """With a root: its shares over source positions (a head) or over all its neurons (an MLP;
+        of a mixture [experts, N], 0 where not used).
+        """
         if self.root == "target":
             return None
         return self._native.neuron_shares if self.root.startswith("MLP") else self._native.entries
 
     @property
     def experts(self) -> Optional[List[List[Dict[str, Any]]]]:
-        """Of a mixture: per layer the experts used at the position that is explained, dictionaries expert and weight; empty for dense layers."""
+        """Of a mixture: per layer the experts used at the position that is explained, dictionaries
+        expert and weight; empty for dense layers.
+        """
         return list(self._data["experts"]) if "experts" in self._data else None
 
     @property
@@ -237,13 +268,21 @@ class Trace(_Pictured):
     @property
     def paths(self) -> List[Path]:
         """The paths that were asked for, strongest first."""
-        return [Path(p["nodes"], p["branches"], p["text"], p["credit"], p["percent"]) for p in self._data.get("paths", [])]
+        return [
+            Path(p["nodes"], p["branches"], p["text"], p["credit"], p["percent"])
+            for p in self._data.get("paths", [])
+        ]
 
     @property
     def coverage(self) -> Coverage:
         """Absolute credit of the listed paths, of all that match the filters, and of all."""
         c = self._data.get("coverage", {})
-        return Coverage(c.get("paths", 0), c.get("absolute", 0.0), c.get("absolute_matching", 0.0), c.get("absolute_total", 0.0))
+        return Coverage(
+            c.get("paths", 0),
+            c.get("absolute", 0.0),
+            c.get("absolute_matching", 0.0),
+            c.get("absolute_total", 0.0),
+        )
 
     @property
     def conservation(self) -> Dict[str, float]:
@@ -273,18 +312,30 @@ class Trace(_Pictured):
         return self._native.graph(check.text("format", format))
 
     def to_pandas(self, what: str = "tokens") -> Any:
-        """A pandas frame of 'tokens', 'paths', 'nodes' (writers x positions), 'importance' or 'words'."""
+        """A pandas frame of 'tokens', 'paths', 'nodes' (writers x positions), 'importance' or
+        'words'.
+        """
         if what == "tokens":
-            return _frame([{**t._asdict(), "credit": c, "percent": p} for t, c, p in zip(self.tokens, self.token_credit, self.token_percent)])
+            return _frame(
+                [
+                    {**t._asdict(), "credit": c, "percent": p}
+                    for t, c, p in zip(self.tokens, self.token_credit, self.token_percent)
+                ]
+            )
         if what == "paths":
             return _frame([p._asdict() for p in self.paths], columns=list(Path._fields))
         if what == "nodes":
             return _frame(self.node_array, index=self.writers)
         if what == "importance":
-            return _frame({"writer": list(self.importance), "credit": list(self.importance.values())})
+            return _frame(
+                {"writer": list(self.importance), "credit": list(self.importance.values())}
+            )
         if what == "words":
             return _frame(self.words())
-        raise ValueError(f"what must be one of 'tokens', 'paths', 'nodes', 'importance', 'words', not {check.shown(what)}")
+        raise ValueError(
+            "what must be one of 'tokens', 'paths', 'nodes', 'importance', 'words', not"
+            f" {check.shown(what)}"
+        )
 
 
 class Predictions(Result):
@@ -294,7 +345,9 @@ class Predictions(Result):
 
     def __repr__(self) -> str:
         best = self.predictions[0]
-        return f"Predictions({best.text!r} {best.probability:.3f}, tokens={len(self._data['tokens'])})"
+        return (
+            f"Predictions({best.text!r} {best.probability:.3f}, tokens={len(self._data['tokens'])})"
+        )
 
     @property
     def predictions(self) -> List[Prediction]:
@@ -304,16 +357,25 @@ class Predictions(Result):
     @property
     def log_probability(self) -> Array:
         """Of every token given those before it, [S]; nan for the first."""
-        return np.array([np.nan if t["log_probability"] is None else t["log_probability"] for t in self._data["tokens"]])
+        return np.array(
+            [
+                np.nan if t["log_probability"] is None else t["log_probability"]
+                for t in self._data["tokens"]
+            ]
+        )
 
     @property
     def lens(self) -> Optional[List[List[Prediction]]]:
-        """With `lens=True`: the predictions read off the stream before each layer and after the last."""
+        """With `lens=True`: the predictions read off the stream before each layer and after the
+        last.
+        """
         return [_predictions(rows) for rows in self._data["lens"]] if "lens" in self._data else None
 
     @property
     def experts(self) -> Optional[List[List[List[Dict[str, Any]]]]]:
-        """With `experts=True`, of a mixture: per layer (empty where it is dense) and position the experts used, dictionaries expert and weight."""
+        """With `experts=True`, of a mixture: per layer (empty where it is dense) and position the
+        experts used, dictionaries expert and weight.
+        """
         return list(self._data["experts"]) if "experts" in self._data else None
 
     def to_pandas(self) -> Any:
@@ -322,7 +384,9 @@ class Predictions(Result):
 
     def _repr_html_(self) -> str:
         rows = "".join(
-            f"<tr><td><code>{html.escape(repr(p.text))}</code></td><td>{100 * p.probability:.2f}%</td></tr>" for p in self.predictions
+            f"<tr><td><code>{html.escape(repr(p.text))}</code></td><td>"
+            f"{100 * p.probability:.2f}%</td></tr>"
+            for p in self.predictions
         )
         return f"<table><tr><th>next token</th><th>probability</th></tr>{rows}</table>"
 
@@ -356,11 +420,16 @@ class Attribution(_Pictured):
     _native: engine.AttributeResult
 
     def __repr__(self) -> str:
-        return f"Attribution({''.join(row['text'] for row in self.rows)!r}, tokens={len(self._data['tokens'])})"
+        return (
+            f"Attribution({''.join(row['text'] for row in self.rows)!r},"
+            f" tokens={len(self._data['tokens'])})"
+        )
 
     @property
     def rows(self) -> List[Dict[str, Any]]:
-        """A row per token: position (of the predicting token), target_id, text, probability, token_credit, token_percent."""
+        """A row per token: position (of the predicting token), target_id, text, probability,
+        token_credit, token_percent.
+        """
         return list(self._data["rows"])
 
     @property
@@ -377,11 +446,17 @@ class Attribution(_Pictured):
 
     def to_pandas(self) -> Any:
         """A pandas frame, a row per explained token and a column per position."""
-        return _frame(self.matrix, index=[row["text"] for row in self.rows], columns=[t.text for t in self.tokens])
+        return _frame(
+            self.matrix,
+            index=[row["text"] for row in self.rows],
+            columns=[t.text for t in self.tokens],
+        )
 
 
 class Answer(Result):
-    """A whole answer explained: the sum over its tokens, each by its own row. Made by `Model.answer`."""
+    """A whole answer explained: the sum over its tokens, each by its own row. Made by
+    `Model.answer`.
+    """
 
     _native: engine.AnswerResult
 
@@ -395,7 +470,9 @@ class Answer(Result):
 
     @property
     def rows(self) -> List[Dict[str, Any]]:
-        """A row per token of the answer: position, target_id, text, versus_id, log_probability, logit_difference, token_credit."""
+        """A row per token of the answer: position, target_id, text, versus_id, log_probability,
+        logit_difference, token_credit.
+        """
         return list(self._data["answer"]["rows"])
 
     @property
@@ -421,12 +498,17 @@ class Answer(Result):
 
 
 class Sources(Result):
-    """The credit of every document and sentence for every sentence of an answer. Made by `Model.sources`."""
+    """The credit of every document and sentence for every sentence of an answer. Made by
+    `Model.sources`.
+    """
 
     _native: engine.SourcesResult
 
     def __repr__(self) -> str:
-        return f"Sources(documents={len(self.documents)}, sentences={len(self.sentences)}, answer={self.answer!r})"
+        return (
+            f"Sources(documents={len(self.documents)}, sentences={len(self.sentences)},"
+            f" answer={self.answer!r})"
+        )
 
     @property
     def prompt(self) -> str:
@@ -445,7 +527,9 @@ class Sources(Result):
 
     @property
     def sentences(self) -> List[Dict[str, Any]]:
-        """Of the answer: text, from, to, log_probability, documents (credit, percent, sentences), other_credit, answer_credit, strongest."""
+        """Of the answer: text, from, to, log_probability, documents (credit, percent, sentences),
+        other_credit, answer_credit, strongest.
+        """
         return list(self._data["sentences"])
 
     def to_html(self) -> str:
@@ -454,16 +538,23 @@ class Sources(Result):
 
 
 class Intervention(Result):
-    """A run with something taken away, beside the clean run: dictionaries `clean` and `cut` with nll, target, probability."""
+    """A run with something taken away, beside the clean run: dictionaries `clean` and `cut` with
+    nll, target, probability.
+    """
 
     _native: engine.InterventionResult
 
     def __repr__(self) -> str:
-        return f"Intervention(target {self.clean['target']:+.4f} -> {self.cut['target']:+.4f}, nll {self.clean['nll']:.4f} -> {self.cut['nll']:.4f})"
+        return (
+            f"Intervention(target {self.clean['target']:+.4f} -> {self.cut['target']:+.4f}, nll"
+            f" {self.clean['nll']:.4f} -> {self.cut['nll']:.4f})"
+        )
 
     @property
     def clean(self) -> Dict[str, float]:
-        """nll (summed over tokens 1..S-1), target (logit difference) and probability without the intervention."""
+        """nll (summed over tokens 1..S-1), target (logit difference) and probability without the
+        intervention.
+        """
         return {name: self._data["clean"][name] for name in ("nll", "target", "probability")}
 
     @property
@@ -473,10 +564,14 @@ class Intervention(Result):
 
     @property
     def predictions(self) -> Dict[str, List[Dict[str, Any]]]:
-        """The ten most likely next tokens before ('clean') and after ('cut'): id, text, probability."""
+        """The ten most likely next tokens before ('clean') and after ('cut'): id, text,
+        probability.
+        """
         return {name: list(self._data[name]["predictions"]) for name in ("clean", "cut")}
 
-    def to_text(self, color: bool = False, width: Optional[int] = None, unicode: bool = True) -> str:
+    def to_text(
+        self, color: bool = False, width: Optional[int] = None, unicode: bool = True
+    ) -> str:
         """One line: before and after."""
         return repr(self)
 
@@ -488,7 +583,9 @@ class Intervention(Result):
         names = list(self.clean)
         head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
         rows = "".join(
-            f"<tr><th>{label}</th>" + "".join(f"<td>{values[name]:.4f}</td>" for name in names) + "</tr>"
+            f"<tr><th>{label}</th>"
+            + "".join(f"<td>{values[name]:.4f}</td>" for name in names)
+            + "</tr>"
             for label, values in (("clean", self.clean), ("cut", self.cut))
         )
         return f"<table><tr><th></th>{head}</tr>{rows}</table>"

@@ -9,7 +9,7 @@ from conftest import GOLDEN
 def read(path):
     data = path.read_bytes()
     (size,) = struct.unpack("<Q", data[:8])
-    return json.loads(data[8:8 + size]), data[8 + size:]
+    return json.loads(data[8 : 8 + size]), data[8 + size :]
 
 
 def write(path, header, body):
@@ -43,7 +43,13 @@ def poison(folder, value):
     """Puts a float into the middle of the first float32 tensor that is not tiny."""
     path = folder / "model.safetensors"
     header, body = read(path)
-    name, entry = next((n, e) for n, e in header.items() if n != "__metadata__" and e["dtype"] == "F32" and e["data_offsets"][1] - e["data_offsets"][0] > 64)
+    name, entry = next(
+        (n, e)
+        for n, e in header.items()
+        if n != "__metadata__"
+        and e["dtype"] == "F32"
+        and e["data_offsets"][1] - e["data_offsets"][0] > 64
+    )
     at = entry["data_offsets"][0] + 32
-    write(path, header, body[:at] + struct.pack("<f", value) + body[at + 4:])
+    write(path, header, body[:at] + struct.pack("<f", value) + body[at + 4 :])
     return name

@@ -1,4 +1,6 @@
-"""What the tests of hostile input share: a small model, a batch and the reasons of its bad lines, time that was computed."""
+"""What the tests of hostile input share: a small model, a batch and the reasons of its bad lines,
+time that was computed.
+"""
 import json
 import resource
 
@@ -9,7 +11,9 @@ IDS = ["--ids", "1,2,3"]
 
 
 class processor_time:
-    """Seconds that the programs started inside have computed: a busy machine makes them wait, which is not what is measured."""
+    """Seconds that the programs started inside have computed: a busy machine makes them wait, which
+    is not what is measured.
+    """
 
     def __enter__(self):
         self.before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -22,8 +26,13 @@ class processor_time:
 
 def batch(unpack, place, text, *options, name="p.jsonl"):
     (place / name).write_bytes(text if isinstance(text, bytes) else text.encode())
-    return unpack("batch", place / name, *TINY, "--out", place / "out", "--top-paths", "1", *options)
+    return unpack(
+        "batch", place / name, *TINY, "--out", place / "out", "--top-paths", "1", *options
+    )
 
 
 def reasons(place):
-    return [json.loads(line)["reason"] for line in (place / "out" / "errors.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line)["reason"]
+        for line in (place / "out" / "errors.jsonl").read_text().splitlines()
+    ]

@@ -18,7 +18,10 @@ def test_a_truncated_file_is_named(unpack, tmp_path):
     assert "model.safetensors" in unpack.fails(1, "predict", "--model", folder, *IDS)
 
 
-@pytest.mark.parametrize("content", [b"", b"\x05", b"\xff" * 8 + b"{}", b"\x00" * 64, b"\x04\x00\x00\x00\x00\x00\x00\x00nope"])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\x05", b"\xff" * 8 + b"{}", b"\x00" * 64, b"\x04\x00\x00\x00\x00\x00\x00\x00nope"],
+)
 def test_a_file_that_is_no_safetensors_is_named(unpack, tmp_path, content):
     folder = checkpoints.copy(tmp_path)
     (folder / "model.safetensors").write_bytes(content)
@@ -30,7 +33,9 @@ def test_a_wrong_shape_is_named_with_what_was_expected(unpack, tmp_path):
         name = next(n for n in header if n.endswith("mlp.c_fc.weight"))
         header[name]["shape"].reverse()
 
-    line = unpack.fails(1, "predict", "--model", checkpoints.edit_header(checkpoints.copy(tmp_path), swap), *IDS)
+    line = unpack.fails(
+        1, "predict", "--model", checkpoints.edit_header(checkpoints.copy(tmp_path), swap), *IDS
+    )
     assert "mlp.c_fc.weight" in line and "expected" in line
 
 
@@ -39,7 +44,9 @@ def test_a_missing_tensor_is_named(unpack, tmp_path):
         name = next(n for n in header if n.endswith("ln_f.weight"))
         header["other"] = header.pop(name)
 
-    assert "ln_f.weight" in unpack.fails(1, "predict", "--model", checkpoints.edit_header(checkpoints.copy(tmp_path), rename), *IDS)
+    assert "ln_f.weight" in unpack.fails(
+        1, "predict", "--model", checkpoints.edit_header(checkpoints.copy(tmp_path), rename), *IDS
+    )
 
 
 def test_overlapping_tensors_are_refused(unpack, tmp_path):
@@ -47,7 +54,9 @@ def test_overlapping_tensors_are_refused(unpack, tmp_path):
         names = [n for n in header if n.endswith("mlp.c_fc.bias")]
         header[names[1]]["data_offsets"] = header[names[0]]["data_offsets"]
 
-    assert "model.safetensors" in unpack.fails(1, "predict", "--model", checkpoints.edit_header(checkpoints.copy(tmp_path), overlap), *IDS)
+    assert "model.safetensors" in unpack.fails(
+        1, "predict", "--model", checkpoints.edit_header(checkpoints.copy(tmp_path), overlap), *IDS
+    )
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -57,7 +66,9 @@ def test_weights_that_are_not_finite_are_refused(unpack, tmp_path, value):
     assert name in unpack.fails(1, "predict", "--model", folder, *IDS)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{\"model_type\": 3}", "{\"model_type\": \"gpt2\"}", "\x00\xff"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{\"model_type\": 3}", "{\"model_type\": \"gpt2\"}", "\x00\xff"]
+)
 def test_a_bad_config_is_named(unpack, tmp_path, text):
     folder = checkpoints.copy(tmp_path)
     (folder / "config.json").write_text(text)
@@ -65,7 +76,13 @@ def test_a_bad_config_is_named(unpack, tmp_path, text):
 
 
 def test_an_unknown_family_lists_the_known_ones(unpack, tmp_path):
-    line = unpack.fails(1, "predict", "--model", checkpoints.edit_config(checkpoints.copy(tmp_path), model_type="no-such-family"), *IDS)
+    line = unpack.fails(
+        1,
+        "predict",
+        "--model",
+        checkpoints.edit_config(checkpoints.copy(tmp_path), model_type="no-such-family"),
+        *IDS,
+    )
     assert "no-such-family" in line and "gpt_neox" in line
 
 
@@ -121,12 +138,20 @@ def test_a_target_of_several_tokens_shows_how_it_splits(unpack):
     assert "Constantinople" in line and "token" in line and line.count('"') + line.count("'") >= 4
 
 
-@pytest.mark.parametrize("root", ["A0.H8@0", "A8.H0@0", "MLP8@0", "A0.H0@99", "MLP0@-99", "A0.H0", "nonsense@0", "emb@0", "A0.H0@x"])
+@pytest.mark.parametrize(
+    "root",
+    [
+        "A0.H8@0", "A8.H0@0", "MLP8@0", "A0.H0@99", "MLP0@-99", "A0.H0", "nonsense@0", "emb@0",
+        "A0.H0@x"
+    ],
+)
 def test_a_root_that_is_not_there_is_refused(unpack, root):
     assert unpack.fails(1, "trace", MARY, "--root", root)
 
 
-@pytest.mark.parametrize("options", [["--position", "99"], ["--position", "-99"], ["--through", "A99.H0"]])
+@pytest.mark.parametrize(
+    "options", [["--position", "99"], ["--position", "-99"], ["--through", "A99.H0"]]
+)
 def test_a_place_that_is_not_there_is_refused(unpack, options):
     assert unpack.fails(1, "trace", MARY, *options)
 
@@ -142,15 +167,36 @@ def test_an_output_folder_that_is_not_there_is_named(unpack, tmp_path, option):
 
 def test_a_full_disk_is_reported(unpack):
     with open("/dev/full", "w") as full:
-        for command in (["predict", MARY], ["trace", MARY, "--json", "-"], ["--version"], ["trace", "--help"], ["models"], ["generate", MARY]):
-            r = subprocess.run([PROGRAM, *command], stdout=full, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
-            assert r.returncode == 1 and "No space left" in r.stderr and r.stderr.count("\n") == 1, (command, r)
+        for command in (
+            ["predict", MARY],
+            ["trace", MARY, "--json", "-"],
+            ["--version"],
+            ["trace", "--help"],
+            ["models"],
+            ["generate", MARY],
+        ):
+            r = subprocess.run(
+                [PROGRAM, *command],
+                stdout=full,
+                stderr=subprocess.PIPE,
+                stdin=subprocess.DEVNULL,
+                text=True,
+            )
+            assert (
+                r.returncode == 1 and "No space left" in r.stderr and r.stderr.count("\n") == 1
+            ), (command, r)
 
 
 def test_a_closed_pipe_is_reported_and_not_a_crash(unpack):
     read, write = os.pipe()
     os.close(read)
-    r = subprocess.run([PROGRAM, "trace", MARY, "--json", "-"], stdout=write, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+    r = subprocess.run(
+        [PROGRAM, "trace", MARY, "--json", "-"],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+    )
     os.close(write)
     assert r.returncode == 1 and "stdout" in r.stderr
 

@@ -1,4 +1,6 @@
-"""Many prompts from a file: formats, overrides, bad input, resuming after kill -9, shards and their merge."""
+"""Many prompts from a file: formats, overrides, bad input, resuming after kill -9, shards and their
+merge.
+"""
 import json
 import random
 import shutil
@@ -25,7 +27,13 @@ def lines(folder, name="results.jsonl"):
 def short_prompts(count, seed=1, longest=3):
     """JSON lines of a few tokens, which cost little."""
     draw = random.Random(seed)
-    return "".join(json.dumps({"id": f"p{i}", "ids": [draw.randrange(4000) for _ in range(draw.randint(1, longest))]}) + "\n" for i in range(count))
+    return "".join(
+        json.dumps(
+            {"id": f"p{i}", "ids": [draw.randrange(4000) for _ in range(draw.randint(1, longest))]}
+        )
+        + "\n"
+        for i in range(count)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -42,38 +50,78 @@ def whole(unpack, tmp_path_factory):
 
 def test_a_line_says_what_a_trace_says(unpack, tmp_path):
     (tmp_path / "p.txt").write_text(f"{MARY}\n\nMary and\n")
-    unpack.ok("batch", tmp_path / "p.txt", "--out", tmp_path / "out", "--target", " Mary", "--versus", " John")
+    unpack.ok(
+        "batch", tmp_path / "p.txt", "--out", tmp_path / "out", "--target", " Mary", "--versus",
+        " John"
+    )
     first, second = lines(tmp_path / "out")
     want = unpack.json("trace", MARY, "--target", " Mary", "--versus", " John")
     for own in ("version", "program", "model"):
         del want[own]
-    assert (first["index"], first["line"], first["id"]) == (0, 1, None) and (second["index"], second["line"]) == (1, 3)
+    assert (first["index"], first["line"], first["id"]) == (0, 1, None) and (
+        second["index"],
+        second["line"],
+    ) == (1, 3)
     assert {name: first[name] for name in want} == want
 
 
 def test_a_line_overrides_the_options_of_the_run(unpack, tmp_path):
     rows = [
         {"id": "plain", "prompt": MARY},
-        {"id": 7, "prompt": MARY, "target": " John", "versus": None, "position": -2, "beta": 0.5, "top_paths": 1},
+        {
+            "id": 7,
+            "prompt": MARY,
+            "target": " John",
+            "versus": None,
+            "position": -2,
+            "beta": 0.5,
+            "top_paths": 1,
+        },
         {"prompt": MARY, "root": "A3.H1@-1", "target": [" Mary", " Kate"]},
         {"prompt": MARY, "method": "ifr", "raw_logit": True},
     ]
     (tmp_path / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    unpack.ok("batch", tmp_path / "p.jsonl", "--out", tmp_path / "out", "--target", " Mary", "--versus", " John", "--top-paths", "3")
+    unpack.ok(
+        "batch", tmp_path / "p.jsonl", "--out", tmp_path / "out", "--target", " Mary", "--versus",
+        " John", "--top-paths", "3"
+    )
     plain, changed, rooted, baseline = lines(tmp_path / "out")
-    assert (plain["target"]["text"], plain["target"]["versus_text"], len(plain["paths"])) == (" Mary", " John", 3)
-    assert (changed["id"], changed["target"]["text"], changed["target"]["versus_text"]) == (7, " John", None)
-    assert (changed["target"]["position"], changed["options"]["beta"], len(changed["paths"])) == (12, 0.5, 1)
-    assert rooted["root"] == "A3.H1@13" and len(rooted["target"]["ids"]) == 2 and "incoming" in rooted
+    assert (plain["target"]["text"], plain["target"]["versus_text"], len(plain["paths"])) == (
+        " Mary",
+        " John",
+        3,
+    )
+    assert (changed["id"], changed["target"]["text"], changed["target"]["versus_text"]) == (
+        7,
+        " John",
+        None,
+    )
+    assert (changed["target"]["position"], changed["options"]["beta"], len(changed["paths"])) == (
+        12,
+        0.5,
+        1,
+    )
+    assert (
+        rooted["root"] == "A3.H1@13" and len(rooted["target"]["ids"]) == 2 and "incoming" in rooted
+    )
     assert baseline["method"] == "ifr" and baseline["target"]["logit_difference"] is None
 
 
 def test_tables_have_a_header_and_quotes(unpack, tmp_path):
-    (tmp_path / "p.csv").write_text('id,prompt,Target,note\na,"Mary, said ""no""\nand John", Mary,x\nb,Mary and,,y\nc,too,many,cells,here\n', newline="")
+    (tmp_path / "p.csv").write_text(
+        (
+            'id,prompt,Target,note\na,"Mary, said ""no""\nand John", Mary,x\nb,Mary'
+            ' and,,y\nc,too,many,cells,here\n'
+        ),
+        newline="",
+    )
     result = unpack("batch", tmp_path / "p.csv", "--out", tmp_path / "csv", *FEW)
     assert result.returncode == 0 and "note" in result.stderr  # a column that nobody reads is named
     first, second = lines(tmp_path / "csv")
-    assert "".join(t["text"] for t in first["tokens"][1:]) == 'Mary, said "no"\nand John' and first["target"]["text"] == " Mary"
+    assert (
+        "".join(t["text"] for t in first["tokens"][1:]) == 'Mary, said "no"\nand John'
+        and first["target"]["text"] == " Mary"
+    )
     assert (second["id"], second["line"]) == ("b", 4)
     assert lines(tmp_path / "csv", "errors.jsonl")[0]["line"] == 5
     (tmp_path / "p.tsv").write_text("ids\tposition\n3 17 5\t0\n")
@@ -83,17 +131,30 @@ def test_tables_have_a_header_and_quotes(unpack, tmp_path):
 
 def test_prompts_come_through_a_pipe(unpack, tmp_path):
     unpack.ok("batch", "-", "--out", tmp_path / "text", *FEW, stdin="Mary and\nJohn\n")
-    unpack.ok("batch", "-", "--out", tmp_path / "json", *FEW, stdin='{"prompt": "Mary and"}\n{"prompt": "John"}\n')
-    assert [x["tokens"] for x in lines(tmp_path / "text")] == [x["tokens"] for x in lines(tmp_path / "json")]
+    unpack.ok(
+        "batch",
+        "-",
+        "--out",
+        tmp_path / "json",
+        *FEW,
+        stdin='{"prompt": "Mary and"}\n{"prompt": "John"}\n',
+    )
+    assert [x["tokens"] for x in lines(tmp_path / "text")] == [
+        x["tokens"] for x in lines(tmp_path / "json")
+    ]
 
 
 def test_bad_lines_are_named_and_the_others_answered(unpack, whole):
     errors = lines(whole / "out", "errors.jsonl")
     assert [(e["line"], e["id"]) for e in errors] == [(8, None), (12, None)]
-    assert "outside the vocabulary" in errors[0]["reason"] and "not valid JSON" in errors[1]["reason"]
+    assert (
+        "outside the vocabulary" in errors[0]["reason"] and "not valid JSON" in errors[1]["reason"]
+    )
     assert [x["index"] for x in lines(whole / "out")] == [i for i in range(27) if i not in (7, 11)]
     summary = json.loads((whole / "out" / "summary.json").read_text())
-    assert (summary["results"], summary["errors"]) == (25, 2) and summary["components"]["emb"]["absolute"] > 0
+    assert (summary["results"], summary["errors"]) == (25, 2) and summary["components"]["emb"][
+        "absolute"
+    ] > 0
     line = unpack.fails(1, "batch", whole / "prompts.jsonl", "--out", whole / "strict", "--strict")
     assert "line 8" in line and not (whole / "strict").exists()
 
@@ -149,10 +210,14 @@ def test_huge_lines_cost_an_error_and_no_memory(unpack, tmp_path):
     with open(tmp_path / "p.txt", "wb") as file:
         file.write(b"Mary\n" + b"x" * 20_000_000 + b"\nJohn \xff\nJohn\0\nlast\n")
     unpack("batch", tmp_path / "p.txt", "--out", tmp_path / "out", *FEW)
-    assert [e["line"] for e in lines(tmp_path / "out", "errors.jsonl")] == [2, 3, 4] and len(lines(tmp_path / "out")) == 2
+    assert [e["line"] for e in lines(tmp_path / "out", "errors.jsonl")] == [2, 3, 4] and len(
+        lines(tmp_path / "out")
+    ) == 2
     (tmp_path / "open.csv").write_text('prompt\n"Mary\n' + "x\n" * 3_000_000)
     unpack("batch", tmp_path / "open.csv", "--out", tmp_path / "csv", *FEW, "--strict")
-    assert "quote" in unpack.fails(1, "batch", tmp_path / "open.csv", "--out", tmp_path / "csv", "--strict")
+    assert "quote" in unpack.fails(
+        1, "batch", tmp_path / "open.csv", "--out", tmp_path / "csv", "--strict"
+    )
 
 
 def test_files_that_are_not_there(unpack, tmp_path):
@@ -165,17 +230,27 @@ def test_files_that_are_not_there(unpack, tmp_path):
 
 @pytest.mark.parametrize("shard", ["0/3", "4/3", "1", "a/b", "1/0", "1/3x", "-1/3"])
 def test_a_shard_that_cannot_be(unpack, whole, shard):
-    assert "shard takes" in unpack.fails(2, "batch", whole / "prompts.jsonl", "--out", whole / "never", f"--shard={shard}")
+    assert "shard takes" in unpack.fails(
+        2, "batch", whole / "prompts.jsonl", "--out", whole / "never", f"--shard={shard}"
+    )
 
 
 def test_threads_and_company_change_no_byte(unpack, whole, tmp_path):
-    unpack.ok("batch", whole / "prompts.jsonl", "--out", tmp_path / "one", "--arrays", "--threads", "1", *FEW)
+    unpack.ok(
+        "batch", whole / "prompts.jsonl", "--out", tmp_path / "one", "--arrays", "--threads", "1",
+        *FEW
+    )
     assert files(tmp_path / "one") == files(whole / "out")
-    # Alone in its file a prompt gets the same answer; a file this short would do without weight products by itself.
+    # Alone in its file a prompt gets the same answer; a file this short would do without weight
+    # products by itself.
     row = (whole / "prompts.jsonl").read_text().splitlines(keepends=True)[20]
     (tmp_path / "alone.jsonl").write_text(row)
-    unpack.ok("batch", tmp_path / "alone.jsonl", "--out", tmp_path / "alone", "--weight-products", *FEW)
-    alone, among = lines(tmp_path / "alone")[0], next(x for x in lines(whole / "out") if x["index"] == 20)
+    unpack.ok(
+        "batch", tmp_path / "alone.jsonl", "--out", tmp_path / "alone", "--weight-products", *FEW
+    )
+    alone, among = lines(tmp_path / "alone")[0], next(
+        x for x in lines(whole / "out") if x["index"] == 20
+    )
     for own in ("index", "line", "crc32"):
         del alone[own], among[own]
     assert alone == among
@@ -183,13 +258,18 @@ def test_threads_and_company_change_no_byte(unpack, whole, tmp_path):
 
 def test_shards_merge_into_what_one_run_writes(unpack, whole, tmp_path):
     for i in (1, 2, 3, 4):
-        unpack.ok("batch", whole / "prompts.jsonl", "--out", tmp_path / f"part{i}", "--shard", f"{i}/4", "--arrays", *FEW)
+        unpack.ok(
+            "batch", whole / "prompts.jsonl", "--out", tmp_path / f"part{i}", "--shard", f"{i}/4",
+            "--arrays", *FEW
+        )
     parts = [tmp_path / f"part{i}" for i in (3, 1, 4, 2)]
     unpack.ok("merge", *parts, "--out", tmp_path / "merged")
     assert files(tmp_path / "merged") == files(whole / "out")
     unpack.ok("merge", *parts, "--out", tmp_path / "merged")  # once more does no harm
 
-    assert "missing: 1/4, 3/4" in unpack.fails(1, "merge", tmp_path / "part2", tmp_path / "part4", "--out", tmp_path / "x")
+    assert "missing: 1/4, 3/4" in unpack.fails(
+        1, "merge", tmp_path / "part2", tmp_path / "part4", "--out", tmp_path / "x"
+    )
     assert "twice" in unpack.fails(1, "merge", *parts, tmp_path / "part2", "--out", tmp_path / "x")
     assert "whole run" in unpack.fails(1, "merge", whole / "out", "--out", tmp_path / "x")
     assert "run.json" in unpack.fails(1, "merge", tmp_path, "--out", tmp_path / "x")
@@ -203,12 +283,21 @@ def test_shards_merge_into_what_one_run_writes(unpack, whole, tmp_path):
     results.write_bytes(good.replace(b'"credit":0', b'"credit":1', 1))
     assert "2/4" in unpack.fails(1, "merge", *parts, "--out", tmp_path / "y")
     results.write_bytes(good[: good.index(b"\n") + 1])
-    unpack.ok("batch", whole / "prompts.jsonl", "--out", tmp_path / "part2", "--shard", "2/4", "--arrays", *FEW)
+    unpack.ok(
+        "batch", whole / "prompts.jsonl", "--out", tmp_path / "part2", "--shard", "2/4", "--arrays",
+        *FEW
+    )
     assert results.read_bytes() == good
 
 
 @pytest.mark.parametrize(
-    "change, says", [(["--beta", "0.5"], "options.beta"), (["--model", "pocket-neox"], "model"), (["--shard", "2/5"], "shards"), (["other"], "prompts")]
+    "change, says",
+    [
+        (["--beta", "0.5"], "options.beta"),
+        (["--model", "pocket-neox"], "model"),
+        (["--shard", "2/5"], "shards"),
+        (["other"], "prompts"),
+    ],
 )
 def test_shards_of_different_runs_are_not_merged(unpack, whole, tmp_path, change, says):
     prompts = whole / "prompts.jsonl"
@@ -225,7 +314,10 @@ def test_shards_of_different_runs_are_not_merged(unpack, whole, tmp_path, change
 
 def test_a_folder_of_another_run_is_left_alone(unpack, whole, tmp_path):
     before = files(whole / "out")
-    assert "options.beta" in unpack.fails(1, "batch", whole / "prompts.jsonl", "--out", whole / "out", "--arrays", "--beta", "0.5", *FEW)
+    assert "options.beta" in unpack.fails(
+        1, "batch", whole / "prompts.jsonl", "--out", whole / "out", "--arrays", "--beta", "0.5",
+        *FEW
+    )
     assert files(whole / "out") == before
     (tmp_path / "results.jsonl").write_text("mine\n")
     unpack.fails(1, "batch", whole / "prompts.jsonl", "--out", tmp_path)
@@ -236,7 +328,12 @@ def test_a_folder_of_another_run_is_left_alone(unpack, whole, tmp_path):
 def test_arrays_hold_the_numbers_of_the_lines(whole):
     np = pytest.importorskip("numpy")
     load = lambda name: np.load(whole / "out" / f"{name}.npy")
-    token, node, offsets, index = load("token_credit"), load("node_credit"), load("offsets"), load("index")
+    token, node, offsets, index = (
+        load("token_credit"),
+        load("node_credit"),
+        load("offsets"),
+        load("index"),
+    )
     rows = lines(whole / "out")
     assert index.tolist() == [row["index"] for row in rows]
     for i, row in enumerate(rows):
@@ -246,7 +343,9 @@ def test_arrays_hold_the_numbers_of_the_lines(whole):
 
 
 def test_a_run_killed_at_20_random_moments_ends_in_the_same_bytes(unpack, tmp_path):
-    """kill -9 twenty times, at moments drawn over the whole run, each time resumed: nothing lost, nothing doubled."""
+    """kill -9 twenty times, at moments drawn over the whole run, each time resumed: nothing lost,
+    nothing doubled.
+    """
     rows = short_prompts(100, seed=5).splitlines(keepends=True)
     rows[30:30] = ["bad\n"] * 3
     (tmp_path / "p.jsonl").write_text("".join(rows))
@@ -260,7 +359,8 @@ def test_a_run_killed_at_20_random_moments_ends_in_the_same_bytes(unpack, tmp_pa
     sizes = set()
     whole = len(want["results.jsonl"])
     while killed < 20:
-        # The moment is drawn by how far the file is to come this time, which no busy machine can shift, and a little time after it.
+        # The moment is drawn by how far the file is to come this time, which no busy machine can
+        # shift, and a little time after it.
         before = max(size(), 0)
         wanted = before + draw.randrange(1 + (whole - before) // 3)
         run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -291,7 +391,11 @@ def test_every_way_to_cut_the_files_is_mended(unpack, whole, tmp_path):
         out = tmp_path / "out"
         out.mkdir(exist_ok=True)
         for name, content in want.items():
-            cut = draw.randrange(len(content) + 1) if name in ("results.jsonl", "errors.jsonl") else len(content)
+            cut = (
+                draw.randrange(len(content) + 1)
+                if name in ("results.jsonl", "errors.jsonl")
+                else len(content)
+            )
             (out / name).write_bytes(content[:cut])
         unpack.ok("batch", whole / "prompts.jsonl", "--out", out, "--arrays", *FEW)
         assert files(out) == want
@@ -313,17 +417,36 @@ def test_two_runs_do_not_write_into_one_folder(unpack, tmp_path):
 
 def test_an_interrupted_batch_says_how_to_go_on(unpack, tmp_path):
     (tmp_path / "p.jsonl").write_text(short_prompts(400, longest=6))
-    run = subprocess.Popen([PROGRAM, "batch", tmp_path / "p.jsonl", "--out", tmp_path / "out"], stderr=subprocess.PIPE, text=True)
+    run = subprocess.Popen(
+        [PROGRAM, "batch", tmp_path / "p.jsonl", "--out", tmp_path / "out"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     time.sleep(0.5)
     run.send_signal(signal.SIGINT)
     assert "goes on" in run.communicate(timeout=60)[1] and run.returncode == 130
 
 
-CORPUS = ["The old man looked at the sea", "She went to the market and bought some bread for the children", "He said that he would not go there"]
+CORPUS = [
+    "The old man looked at the sea",
+    "She went to the market and bought some bread for the children",
+    "He said that he would not go there",
+]
 
 
-@pytest.mark.parametrize("name, more", [("sink", []), ("suppression", []), ("knockout", ["--all"]), ("faithfulness", []), ("beta", []), ("ioi", []),
-                                        ("greater-than", []), ("sources", [])])
+@pytest.mark.parametrize(
+    "name, more",
+    [
+        ("sink", []),
+        ("suppression", []),
+        ("knockout", ["--all"]),
+        ("faithfulness", []),
+        ("beta", []),
+        ("ioi", []),
+        ("greater-than", []),
+        ("sources", []),
+    ],
+)
 def test_shards_of_every_experiment_merge_into_what_one_run_writes(unpack, tmp_path, name, more):
     args = ["experiment", name, "--n", "2", *more]
     if name == "knockout":
@@ -332,12 +455,21 @@ def test_shards_of_every_experiment_merge_into_what_one_run_writes(unpack, tmp_p
     unpack.ok(*args, "--out", tmp_path / "whole")
     for i in (1, 2):
         unpack.ok(*args, "--out", tmp_path / f"part{i}", "--shard", f"{i}/2")
-    report = unpack.ok("merge", tmp_path / "part2", tmp_path / "part1", "--out", tmp_path / "merged")
+    report = unpack.ok(
+        "merge", tmp_path / "part2", tmp_path / "part1", "--out", tmp_path / "merged"
+    )
     assert files(tmp_path / "merged") == files(tmp_path / "whole")
     assert report == (tmp_path / "whole" / "report.md").read_text()
-    records = [set((tmp_path / part / "results.jsonl").read_text().splitlines()[1:]) for part in ("part1", "part2")]
-    shared = {line for line in records[0] & records[1] if "score|" not in line and "search|" not in line}
-    assert all(records) and not shared  # every shard made records, none of them twice (knockout's scores and the search for a circuit are needed by all)
+    records = [
+        set((tmp_path / part / "results.jsonl").read_text().splitlines()[1:])
+        for part in ("part1", "part2")
+    ]
+    shared = {
+        line for line in records[0] & records[1] if "score|" not in line and "search|" not in line
+    }
+    # Every shard made records, none of them twice (knockout's scores and the search for a circuit
+    # are needed by all).
+    assert all(records) and not shared
 
 
 def test_an_experiment_without_all_its_shards_is_not_merged(unpack, tmp_path):
@@ -347,6 +479,10 @@ def test_an_experiment_without_all_its_shards_is_not_merged(unpack, tmp_path):
     assert "2/2" in unpack.fails(1, "merge", tmp_path / "part1", "--out", tmp_path / "x")
     results = tmp_path / "part2" / "results.jsonl"
     results.write_bytes(b"".join(results.read_bytes().splitlines(keepends=True)[:-1]))
-    assert "2/2" in unpack.fails(1, "merge", tmp_path / "part1", tmp_path / "part2", "--out", tmp_path / "x")
+    assert "2/2" in unpack.fails(
+        1, "merge", tmp_path / "part1", tmp_path / "part2", "--out", tmp_path / "x"
+    )
     unpack.ok(*args, "--out", tmp_path / "other", "--shard", "2/2", "--seed", "5")
-    assert "seed" in unpack.fails(1, "merge", tmp_path / "part1", tmp_path / "other", "--out", tmp_path / "x")
+    assert "seed" in unpack.fails(
+        1, "merge", tmp_path / "part1", tmp_path / "other", "--out", tmp_path / "x"
+    )

@@ -18,7 +18,9 @@ def terminal():
         pytest.skip(f"no pseudo-terminals here: {error}")
 
 
-COMMANDS = ["trace", "predict", "tokenize", "interactions", "validate", "attribute", "generate", "models"]
+COMMANDS = [
+    "trace", "predict", "tokenize", "interactions", "validate", "attribute", "generate", "models"
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -38,29 +40,75 @@ def test_the_version_names_build_kernels_and_devices(unpack):
 
 
 def test_the_version_opens_no_gpu(unpack):
-    said = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, env={**os.environ, "LD_DEBUG": "files"})
+    said = subprocess.run(
+        [PROGRAM, "--version"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "LD_DEBUG": "files"},
+    )
     assert said.returncode == 0 and "libc.so" in said.stderr
     assert "libcuda" not in said.stderr and "libunpack_cuda" not in said.stderr
 
 
-@pytest.mark.parametrize("args", [
-    [], ["no-such-command"], ["trace", "--no-such-option"], ["trace", "two", "prompts"], ["trace", MARY, "--ids", "1"],
-    ["trace", MARY, "--target", " Mary", "--target-id", "3"], ["trace", MARY, "--versus", " Mary", "--versus-id", "3"],
-    ["trace", MARY, "--versus", " Mary", "--raw-logit"], ["trace", MARY, "--versus-id", "3", "--raw-logit"],
-    ["trace", MARY, "--position", "x"], ["trace", MARY, "--position", "1.5"], ["trace", MARY, "--position", "99999999999"], ["trace", MARY, "--position"],
-    ["trace", MARY, "--beta", "-1"], ["trace", MARY, "--beta", "nan"], ["trace", MARY, "--beta", "much"], ["trace", MARY, "--beta", ""],
-    ["trace", MARY, "--weights", "1,2"], ["trace", MARY, "--weights", "1,2,x"], ["trace", MARY, "--weights", "1,1,-1"], ["trace", MARY, "--mlp-weights", "1"],
-    ["trace", MARY, "--dispatch", "other"], ["trace", MARY, "--mlp", "other"], ["trace", MARY, "--scores", "other"], ["trace", MARY, "--reroot", "other"],
-    ["trace", MARY, "--branch", "X"], ["trace", MARY, "--sign", "0"], ["trace", MARY, "--tau", "0"], ["trace", MARY, "--tau", "-1"],
-    ["trace", MARY, "--tau-rule", "x"], ["trace", MARY, "--top-paths", "-3"], ["trace", MARY, "--top-paths", "many"],
-    ["trace", MARY, "--device", "tpu"], ["trace", MARY, "--threads", "0"], ["bench", "--prompts", "-1"], ["bench", "--tokens", "0"], ["trace", MARY, "--threads", "x"], ["trace", MARY, "--color", "blue"],
-    ["trace", MARY, "--method", "other"], ["trace", MARY, "--graph", "paths.txt"], ["trace", MARY, "--json", "-", "--svg", "-"],
-    ["trace", "--ids", "1,,2"], ["trace", "--ids", "one"], ["trace", "--ids", ""],
-    ["predict", MARY, "--top", "0"], ["predict", MARY, "--top", "x"], ["interactions", MARY, "--query", "1", "--all"],
-    ["attribute", MARY, "--continuation", " x", "--generate", "3"], ["attribute", MARY, "--generate", "0"],
-    ["generate", MARY, "--max-tokens", "0"], ["generate", MARY, "--temperature", "-1"], ["generate", MARY, "--top-k", "0"], ["generate", MARY, "--seed", "x"],
-    ["tokenize", "text", "--jsonl", "-"],
-])
+@pytest.mark.parametrize(
+    "args",
+    [
+        [],
+        ["no-such-command"],
+        ["trace", "--no-such-option"],
+        ["trace", "two", "prompts"],
+        ["trace", MARY, "--ids", "1"],
+        ["trace", MARY, "--target", " Mary", "--target-id", "3"],
+        ["trace", MARY, "--versus", " Mary", "--versus-id", "3"],
+        ["trace", MARY, "--versus", " Mary", "--raw-logit"],
+        ["trace", MARY, "--versus-id", "3", "--raw-logit"],
+        ["trace", MARY, "--position", "x"],
+        ["trace", MARY, "--position", "1.5"],
+        ["trace", MARY, "--position", "99999999999"],
+        ["trace", MARY, "--position"],
+        ["trace", MARY, "--beta", "-1"],
+        ["trace", MARY, "--beta", "nan"],
+        ["trace", MARY, "--beta", "much"],
+        ["trace", MARY, "--beta", ""],
+        ["trace", MARY, "--weights", "1,2"],
+        ["trace", MARY, "--weights", "1,2,x"],
+        ["trace", MARY, "--weights", "1,1,-1"],
+        ["trace", MARY, "--mlp-weights", "1"],
+        ["trace", MARY, "--dispatch", "other"],
+        ["trace", MARY, "--mlp", "other"],
+        ["trace", MARY, "--scores", "other"],
+        ["trace", MARY, "--reroot", "other"],
+        ["trace", MARY, "--branch", "X"],
+        ["trace", MARY, "--sign", "0"],
+        ["trace", MARY, "--tau", "0"],
+        ["trace", MARY, "--tau", "-1"],
+        ["trace", MARY, "--tau-rule", "x"],
+        ["trace", MARY, "--top-paths", "-3"],
+        ["trace", MARY, "--top-paths", "many"],
+        ["trace", MARY, "--device", "tpu"],
+        ["trace", MARY, "--threads", "0"],
+        ["bench", "--prompts", "-1"],
+        ["bench", "--tokens", "0"],
+        ["trace", MARY, "--threads", "x"],
+        ["trace", MARY, "--color", "blue"],
+        ["trace", MARY, "--method", "other"],
+        ["trace", MARY, "--graph", "paths.txt"],
+        ["trace", MARY, "--json", "-", "--svg", "-"],
+        ["trace", "--ids", "1,,2"],
+        ["trace", "--ids", "one"],
+        ["trace", "--ids", ""],
+        ["predict", MARY, "--top", "0"],
+        ["predict", MARY, "--top", "x"],
+        ["interactions", MARY, "--query", "1", "--all"],
+        ["attribute", MARY, "--continuation", " x", "--generate", "3"],
+        ["attribute", MARY, "--generate", "0"],
+        ["generate", MARY, "--max-tokens", "0"],
+        ["generate", MARY, "--temperature", "-1"],
+        ["generate", MARY, "--top-k", "0"],
+        ["generate", MARY, "--seed", "x"],
+        ["tokenize", "text", "--jsonl", "-"],
+    ],
+)
 def test_a_bad_command_line_exits_with_2(unpack, args):
     unpack.fails(2, *args)
 
@@ -72,7 +120,9 @@ def test_no_prompt_at_all_exits_with_2(unpack, command):
 
 def test_no_prompt_on_a_terminal_exits_with_2_at_once():
     master, slave = terminal()
-    result = subprocess.run([PROGRAM, "trace"], stdin=slave, capture_output=True, text=True, timeout=20)
+    result = subprocess.run(
+        [PROGRAM, "trace"], stdin=slave, capture_output=True, text=True, timeout=20
+    )
     os.close(master), os.close(slave)
     assert result.returncode == 2 and "no prompt" in result.stderr
 
@@ -96,7 +146,9 @@ def test_a_prompt_may_look_like_a_command_or_an_option(unpack):
     for text in ("models", "trace", "-5 degrees"):
         assert "".join(t["text"] for t in unpack.json("tokenize", text)["tokens"]) == text
     text = "--not-an-option"
-    assert json.loads(unpack.ok("tokenize", "--json", "-", "--", text)) == unpack.json("tokenize", stdin=text)
+    assert json.loads(unpack.ok("tokenize", "--json", "-", "--", text)) == unpack.json(
+        "tokenize", stdin=text
+    )
 
 
 @pytest.mark.parametrize("spelling", ["A3.H2@5", "attn_3_head_2@5", "L3H2@5", "3.2@5", "A3.H2@-9"])
@@ -114,7 +166,13 @@ def test_colours_only_where_asked_for(unpack):
 
 def on_a_terminal(args, env):
     master, slave = terminal()
-    process = subprocess.Popen([PROGRAM, *args], stdin=slave, stdout=slave, stderr=subprocess.PIPE, env={**os.environ, **env})
+    process = subprocess.Popen(
+        [PROGRAM, *args],
+        stdin=slave,
+        stdout=slave,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **env},
+    )
     os.close(slave)
     text = b""
     while True:
@@ -138,7 +196,12 @@ def test_colours_on_a_terminal_unless_no_color_is_set(unpack):
 def test_an_interrupt_ends_the_work_and_writes_nothing(unpack, tmp_path):
     out = tmp_path / "out.json"
     ids = ",".join(str(i % 8000 + 1) for i in range(500))
-    process = subprocess.Popen([PROGRAM, "trace", "--ids", ids, "--json", out], stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(
+        [PROGRAM, "trace", "--ids", ids, "--json", out],
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+    )
     time.sleep(0.7)
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=60)

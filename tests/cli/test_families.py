@@ -22,7 +22,13 @@ def prompt(folder):
     return expected, ["--model", str(folder), "--ids", ",".join(map(str, expected["ids"]))]
 
 
-@pytest.fixture(scope="module", params=["tiny-gemma2", "tiny-gemma3", "tiny-olmo2", "tiny-phi3", "tiny-granite", "tiny-smollm3", "tiny-mixtral", "tiny-qwen3moe", "tiny-gptoss"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        "tiny-gemma2", "tiny-gemma3", "tiny-olmo2", "tiny-phi3", "tiny-granite", "tiny-smollm3",
+        "tiny-mixtral", "tiny-qwen3moe", "tiny-gptoss"
+    ],
+)
 def model(request):
     return prompt(case(request.param))
 
@@ -45,17 +51,32 @@ def test_predict_lens_and_generate(unpack, model):
 
 def test_trace_in_every_form(unpack, model, tmp_path):
     _, args = model
-    files = {name: tmp_path / f"t.{name}" for name in ("json", "svg", "html", "tex", "dot", "graphml")}
-    unpack.ok("trace", *args, "--json", files["json"], "--svg", files["svg"], "--html", files["html"], "--tikz", files["tex"],
-              "--graph", files["dot"])
+    files = {
+        name: tmp_path / f"t.{name}" for name in ("json", "svg", "html", "tex", "dot", "graphml")
+    }
+    unpack.ok(
+        "trace", *args, "--json", files["json"], "--svg", files["svg"], "--html", files["html"],
+        "--tikz", files["tex"], "--graph", files["dot"]
+    )
     unpack.ok("trace", *args, "--graph", files["graphml"])
     assert all(path.stat().st_size for path in files.values())
     assert json.loads(files["json"].read_text())["paths"]
     assert "Token credit" in unpack.ok("trace", *args)
 
 
-@pytest.mark.parametrize("options", [["--mlp", "linearized"], ["--mlp", "l2"], ["--scores", "centered"], ["--dispatch", "gate"],
-                                     ["--tau", "0.01"], ["--tau", "0.05", "--tau-rule", "entry"], ["--root", "MLP1@-1"], ["--root", "A1.H0@-1"]])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--mlp", "linearized"],
+        ["--mlp", "l2"],
+        ["--scores", "centered"],
+        ["--dispatch", "gate"],
+        ["--tau", "0.01"],
+        ["--tau", "0.05", "--tau-rule", "entry"],
+        ["--root", "MLP1@-1"],
+        ["--root", "A1.H0@-1"],
+    ],
+)
 def test_variants_of_a_trace(unpack, model, options):
     _, args = model
     result = unpack.json("trace", *args, *options)
@@ -68,7 +89,9 @@ def test_baselines(unpack, model, method):
     if "gptoss" in args[1] and method != "ifr":
         assert "not defined for gpt_oss" in unpack.fails(1, "trace", *args, "--method", method)
         return
-    assert len(unpack.json("trace", *args, "--method", method)["token_credit"]) == len(expected["ids"])
+    assert len(unpack.json("trace", *args, "--method", method)["token_credit"]) == len(
+        expected["ids"]
+    )
 
 
 def test_interactions_interventions_attribution_and_closure(unpack, model, tmp_path):
@@ -99,7 +122,10 @@ def test_weight_products_that_would_not_hold_are_left_out_with_a_line(unpack, mo
     _, args = model
     result = unpack("trace", *args, "--weight-products", "--device", "cpu", "--json", "-")
     assert result.returncode == 0
-    credit, plain = json.loads(result.stdout)["token_credit"], unpack.json("trace", *args, "--device", "cpu")["token_credit"]
+    credit, plain = (
+        json.loads(result.stdout)["token_credit"],
+        unpack.json("trace", *args, "--device", "cpu")["token_credit"],
+    )
     if any(name in args[1] for name in ("phi3", "granite", "smollm3")):  # there they hold
         assert not result.stderr and credit == pytest.approx(plain, abs=1e-4)
         return
@@ -124,7 +150,9 @@ def test_predict_names_the_experts_of_every_token(unpack, mixture):
 
 
 def test_a_dense_model_has_no_experts(unpack):
-    assert "no experts" in unpack.fails(1, "predict", "--experts", "--model", GOLDEN / "tiny-llama", *BAD)
+    assert "no experts" in unpack.fails(
+        1, "predict", "--experts", "--model", GOLDEN / "tiny-llama", *BAD
+    )
 
 
 def test_the_branch_of_the_router(unpack, mixture, tmp_path):
@@ -134,7 +162,7 @@ def test_the_branch_of_the_router(unpack, mixture, tmp_path):
     only = unpack.json("trace", *args, *root, "--branch", "R")
     assert {path["branches"][-1] for path in only["paths"]} == {"R"}
     router = [path["text"] for path in every["paths"] if path["branches"][-1] == "R"]
-    assert router and [path["text"] for path in only["paths"]][:len(router)] == router
+    assert router and [path["text"] for path in only["paths"]][: len(router)] == router
     assert set(every["composition"]) == {"all", "R", "G", "U"}
     assert every["entries"]["experts"] and "expert" in every["entries"]["neurons"][0]
     picture = unpack.ok("trace", *args, "--svg", "-")
@@ -172,7 +200,13 @@ def test_experts_that_no_position_uses_are_not_read(unpack, tmp_path):
     used = [{use["expert"] for use in layer[0]} for layer in clean["experts"]]
     experts = json.loads((folder / "config.json").read_text())["num_local_experts"]
     spoil(folder, [next(e for e in range(experts) if e not in layer) for layer in used])
-    assert unpack.json("predict", *args, "--experts") == {**clean, "model": {**clean["model"], "fingerprint": unpack.json("predict", *args)["model"]["fingerprint"]}}
+    assert unpack.json("predict", *args, "--experts") == {
+        **clean,
+        "model": {
+            **clean["model"],
+            "fingerprint": unpack.json("predict", *args)["model"]["fingerprint"],
+        },
+    }
     assert unpack.json("trace", *args)["token_credit"]
     spoil(folder, [next(iter(layer)) for layer in used])
     assert "expert" in unpack.fails(1, "predict", *args)
@@ -192,7 +226,11 @@ BAD_CONFIGS = [
     ("tiny-gemma3", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
     ("tiny-granite", {"logits_scaling": 0}, "logits_scaling"),
     ("tiny-phi3", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic"),
-    ("tiny-phi3", {"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}}, "short_factor"),
+    (
+        "tiny-phi3",
+        {"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}},
+        "short_factor",
+    ),
     ("tiny-llama", {"model_type": "qwen2_moe"}, "shared experts"),
     ("tiny-llama", {"model_type": "deepseek_v3"}, "latent attention"),
     ("tiny-llama", {"model_type": "mamba2"}, "state-space layers"),
@@ -200,13 +238,20 @@ BAD_CONFIGS = [
 ]
 
 
-@pytest.mark.parametrize("name, change, says", BAD_CONFIGS, ids=lambda x: x if isinstance(x, str) else next(iter(x)))
+@pytest.mark.parametrize(
+    "name, change, says", BAD_CONFIGS, ids=lambda x: x if isinstance(x, str) else next(iter(x))
+)
 def test_a_config_that_cannot_be_is_named(unpack, tmp_path, name, change, says):
-    line = unpack.fails(1, "predict", "--model", checkpoints.edit_config(copied(tmp_path, name), **change), *BAD)
+    line = unpack.fails(
+        1, "predict", "--model", checkpoints.edit_config(copied(tmp_path, name), **change), *BAD
+    )
     assert says in line and "config.json" in line
 
 
 def test_bench_knows_the_shapes(unpack):
     line = re.sub(r"\s+", " ", unpack.ok("bench", "--help"))
-    for name in ("gemma-2-2b", "gemma-3-4b", "olmo-2-7b", "phi-3-mini", "mixtral-8x7b", "qwen3-30b-a3b", "gpt-oss-20b"):
+    for name in (
+        "gemma-2-2b", "gemma-3-4b", "olmo-2-7b", "phi-3-mini", "mixtral-8x7b", "qwen3-30b-a3b",
+        "gpt-oss-20b"
+    ):
         assert name in line

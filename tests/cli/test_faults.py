@@ -1,7 +1,9 @@
-"""The n-th allocation, write, sync, rename, mapping or start of a thread fails: never a crash, never a half-written file under its final name,
-exit 1 with the reason. UNPACK_FAULT_EVERY=1 tries every n, UNPACK_FAULT_EVERY=50 every fiftieth, by default a dozen of each kind; with
-UNPACK_FAULT_SHARD=3/16 a sixteenth of them, for sixteen of these tests at once. All that fail are listed. Here products are our own, on the CPU:
-oneDNN and CUDA end the process where an allocation of their own fails (SECURITY.md)."""
+"""The n-th allocation, write, sync, rename, mapping or start of a thread fails: never a crash,
+never a half-written file under its final name, exit 1 with the reason. UNPACK_FAULT_EVERY=1 tries
+every n, UNPACK_FAULT_EVERY=50 every fiftieth, by default a dozen of each kind; with
+UNPACK_FAULT_SHARD=3/16 a sixteenth of them, for sixteen of these tests at once. All that fail are
+listed. Here products are our own, on the CPU: oneDNN and CUDA end the process where an allocation
+of their own fails (SECURITY.md)."""
 import http.client
 import json
 import os
@@ -35,24 +37,47 @@ def run(command, fault="", count=None, persistent=False, timeout=60):
         environment["UNPACK_FAULT_PERSISTENT"] = "1"
     if count:
         environment["UNPACK_FAULT_COUNT"] = str(count)
-    return subprocess.run([PROGRAM, *map(str, command)], capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment, timeout=timeout)
+    return subprocess.run(
+        [PROGRAM, *map(str, command)],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        env=environment,
+        timeout=timeout,
+    )
 
 
 def prepare(place):
     (place / "p.jsonl").write_text('{"ids": [1, 2]}\n{"ids": [3]}\nbad\n')
     for i in (1, 2):
-        subprocess.run([PROGRAM, "batch", place / "p.jsonl", *TINY, "--out", place / f"s{i}", "--shard", f"{i}/2", "--arrays", "--top-paths", "1"], check=True, capture_output=True)
+        subprocess.run(
+            [
+                PROGRAM, "batch", place / "p.jsonl", *TINY, "--out", place / f"s{i}", "--shard",
+                f"{i}/2", "--arrays", "--top-paths", "1"
+            ],
+            check=True,
+            capture_output=True,
+        )
 
 
 COMMANDS = {
-    "batch": lambda place, out: ["batch", place / "p.jsonl", *TINY, "--out", out / "b", "--arrays", "--top-paths", "1"],
+    "batch": lambda place, out: [
+        "batch", place / "p.jsonl", *TINY, "--out", out / "b", "--arrays", "--top-paths", "1"
+    ],
     "merge": lambda place, out: ["merge", place / "s1", place / "s2", "--out", out / "m"],
-    "trace": lambda place, out: ["trace", "--ids", "1,2", *TINY, "--json", out / "t.json", "--html", out / "t.html", "--svg", out / "t.svg", "--tikz", out / "t.tex", "--graph", out / "t.dot"],
+    "trace": lambda place, out: [
+        "trace", "--ids", "1,2", *TINY, "--json", out / "t.json", "--html", out / "t.html", "--svg",
+        out / "t.svg", "--tikz", out / "t.tex", "--graph", out / "t.dot"
+    ],
 }
 
 
 def contents(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 def counted(file, kind):
@@ -69,7 +94,9 @@ def sample(total):
 
 
 def all_of(total, attempt):
-    """Tries every n of the sample, and fails with what attempt(n) says of those that broke a rule."""
+    """Tries every n of the sample, and fails with what attempt(n) says of those that broke a
+    rule.
+    """
     found = {n: problem for n in sample(total) if (problem := attempt(n))}
     assert not found, (len(found), dict(list(found.items())[:20]))
 
@@ -109,35 +136,61 @@ def test_a_call_that_fails_is_one_line_and_leaves_nothing_half_written(tmp_path,
     done = run(COMMANDS[name](tmp_path, whole), count=tmp_path / "count")
     assert done.returncode == 0, done.stderr
     want = contents(whole)
-    all_of(counted(tmp_path / "count", kind), lambda n: problem_of(tmp_path, name, f"{kind}:{n}", want))
+    all_of(
+        counted(tmp_path / "count", kind), lambda n: problem_of(tmp_path, name, f"{kind}:{n}", want)
+    )
 
 
 def served(fault, place, count=False):
-    """What is wrong with a server under that fault, or nothing: it ends with one line, or lives and answers the next request."""
-    environment = {**os.environ, "LD_PRELOAD": str(LIBRARY), "HF_HUB_CACHE": "/nonexistent", **OURS, "UNPACK_FAULT": fault}
+    """What is wrong with a server under that fault, or nothing: it ends with one line, or lives and
+    answers the next request.
+    """
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": str(LIBRARY),
+        "HF_HUB_CACHE": "/nonexistent",
+        **OURS,
+        "UNPACK_FAULT": fault,
+    }
     if count:
         environment["UNPACK_FAULT_COUNT"] = str(place / "count")
-    process = subprocess.Popen([PROGRAM, "serve", "--port", "0", *TINY], stderr=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen(
+        [PROGRAM, "serve", "--port", "0", *TINY], stderr=subprocess.PIPE, text=True, env=environment
+    )
     try:
         line = process.stderr.readline()
         found = re.search(r":(\d+)/ ", line)
         if not found:
             status = process.wait(20)
-            return None if status in (0, 1) and line.startswith("unpack: ") else f"exit {status}: {line}"
+            return (
+                None
+                if status in (0, 1) and line.startswith("unpack: ")
+                else f"exit {status}: {line}"
+            )
         statuses = []
         for _ in range(3):
             connection = http.client.HTTPConnection("127.0.0.1", int(found.group(1)), timeout=30)
             try:
-                connection.request("POST", "/api/predict", json.dumps({"ids": [1, 2]}), {"Content-Type": "application/json"})
+                connection.request(
+                    "POST",
+                    "/api/predict",
+                    json.dumps({"ids": [1, 2]}),
+                    {"Content-Type": "application/json"},
+                )
                 statuses.append(connection.getresponse().status)
             except (OSError, http.client.HTTPException):
                 statuses.append(0)
             connection.close()
         process.terminate()
-        # One call fails: whoever comes next is answered. A late one may meet the last request itself.
+        # One call fails: whoever comes next is answered. A late one may meet the last request
+        # itself.
         answered = statuses[-1] == 200 or statuses[:2] == [200, 200]
         status = process.wait(20)
-        return None if status == 0 and answered else f"exit {status}, answers {statuses}: {process.stderr.read()[-300:]}"
+        return (
+            None
+            if status == 0 and answered
+            else f"exit {status}, answers {statuses}: {process.stderr.read()[-300:]}"
+        )
     finally:
         process.kill()
         process.wait()

@@ -1,4 +1,6 @@
-"""Every stored value of every golden case, through the command line. The tolerances are those of tests/golden/README.md."""
+"""Every stored value of every golden case, through the command line. The tolerances are those of
+tests/golden/README.md.
+"""
 import json
 
 import numpy as np
@@ -23,7 +25,14 @@ def inputs(case):
 
 def trace(unpack, case, run, *more):
     want, options = EXPECTED[case]["runs"][run], EXPECTED[case]["runs"][run]["options"]
-    args = ["trace", *inputs(case), "--preset", "paper", "--target-id", commas(EXPECTED[case]["target_ids"])]
+    args = [
+        "trace",
+        *inputs(case),
+        "--preset",
+        "paper",
+        "--target-id",
+        commas(EXPECTED[case]["target_ids"]),
+    ]
     versus = want["versus_ids"] if "versus_ids" in want else EXPECTED[case]["versus_ids"]
     if want.get("raw"):
         args.append("--raw-logit")
@@ -35,7 +44,12 @@ def trace(unpack, case, run, *more):
         args += ["--position", want["position"]]
     for name in ("beta", "dispatch", "mlp", "scores"):
         args += [f"--{name}", options[name]]
-    args += ["--weights", commas(options["weights"]), "--mlp-weights", commas(options["mlp_weights"])]
+    args += [
+        "--weights",
+        commas(options["weights"]),
+        "--mlp-weights",
+        commas(options["mlp_weights"]),
+    ]
     if "expert_weights" in options:
         args += ["--expert-weights", commas(options["expert_weights"])]
     return unpack.json(*args, *more)
@@ -59,12 +73,16 @@ def close_tables(got, want, limit=TOLERANCE):
     """The same over dictionaries; what one side leaves out is zero."""
     names = sorted(set(got) | set(want))
     shape = {name: np.shape(got[name] if name in got else want[name]) for name in names}
-    flat = lambda table: np.concatenate([np.ravel(table.get(name, np.zeros(shape[name]))) for name in names] or [[]])
+    flat = lambda table: np.concatenate(
+        [np.ravel(table.get(name, np.zeros(shape[name]))) for name in names] or [[]]
+    )
     close(flat(got), flat(want), limit)
 
 
 def close_paths(got, want, limit):
-    """Credits by rank, and by name where both lists have the path: equal credits may come in any order."""
+    """Credits by rank, and by name where both lists have the path: equal credits may come in any
+    order.
+    """
     assert len(got) == len(want)
     if not want:
         return
@@ -91,11 +109,16 @@ def test_logits_and_log_probabilities(unpack, case):
 @pytest.mark.parametrize("case", CASES)
 def test_interactions(unpack, case):
     want = EXPECTED[case]
-    every, mean = unpack.json("interactions", *inputs(case), "--all"), unpack.json("interactions", *inputs(case))
+    every, mean = unpack.json("interactions", *inputs(case), "--all"), unpack.json(
+        "interactions", *inputs(case)
+    )
     for part in ("attention", "mlp"):
         by_query = lambda rows: {(r["reader"], r["query"], r["writer"]): r["score"] for r in rows}
         close_tables(by_query(every[part]), by_query(want["interactions"][part]))
-        close_tables({f"{r['reader']}|{r['writer']}": r["score"] for r in mean[part]}, want["interactions_mean"][part])
+        close_tables(
+            {f"{r['reader']}|{r['writer']}": r["score"] for r in mean[part]},
+            want["interactions_mean"][part],
+        )
 
 
 @pytest.mark.parametrize("case,run", RUNS, ids=lambda x: x)
@@ -110,44 +133,69 @@ def test_credit(unpack, case, run):
     if "root" not in want:
         close_tables(got["importance"], want["importance"], limit)
         return
-    assert got["importance"] == {name: float(name == want["root"].split("@")[0]) for name in EXPECTED[case]["writers"]}
+    assert got["importance"] == {
+        name: float(name == want["root"].split("@")[0]) for name in EXPECTED[case]["writers"]
+    }
     if isinstance(got["entries"], dict):
         mixture = isinstance(want["entries"], dict)
         entries = np.array(want["entries"]["neurons"] if mixture else want["entries"])
-        each = len(entries) // len(want["entries"]["experts"]) if mixture else 0  # neurons of an expert
+        each = (
+            len(entries) // len(want["entries"]["experts"]) if mixture else 0
+        )  # neurons of an expert
         largest = sorted(np.abs(entries), reverse=True)[:20]
         close([abs(x["credit"]) for x in got["entries"]["neurons"]], largest, limit)
-        close([x["credit"] for x in got["entries"]["neurons"]], [entries[x.get("expert", 0) * each + x["neuron"]] for x in got["entries"]["neurons"]], limit)
+        close(
+            [x["credit"] for x in got["entries"]["neurons"]],
+            [entries[x.get("expert", 0) * each + x["neuron"]] for x in got["entries"]["neurons"]],
+            limit,
+        )
         for expert in want["entries"]["experts"] if mixture else []:
-            mine = next((x for x in got["entries"]["experts"] if x["expert"] == expert["expert"]), {"weight": 0, "credit": 0})
+            mine = next(
+                (x for x in got["entries"]["experts"] if x["expert"] == expert["expert"]),
+                {"weight": 0, "credit": 0},
+            )
             close(mine["weight"], expert["weight"], 1e-5)
-            assert abs(mine["credit"] - expert["credit"]) <= limit * max(abs(x["credit"]) for x in want["entries"]["experts"])
+            assert abs(mine["credit"] - expert["credit"]) <= limit * max(
+                abs(x["credit"]) for x in want["entries"]["experts"]
+            )
     else:
-        close(got["entries"][:len(want["entries"])], want["entries"], limit)
-        assert not np.any(got["entries"][len(want["entries"]):])
+        close(got["entries"][: len(want["entries"])], want["entries"], limit)
+        assert not np.any(got["entries"][len(want["entries"]) :])
     for branch, table in want["incoming"].items():
         close_tables(got["incoming"].get(branch, {}), table, limit)
     for branch, table in want["composition"].items():
         ranked = got["composition"].get(branch, [])
         assert ranked == sorted(ranked, key=lambda x: -x["mass"])
         for measure in ("mass", "credit"):
-            close_tables({x["component"]: x[measure] for x in ranked}, {name: x[measure] for name, x in table.items()}, limit)
+            close_tables(
+                {x["component"]: x[measure] for x in ranked},
+                {name: x[measure] for name, x in table.items()},
+                limit,
+            )
 
 
-@pytest.mark.parametrize("case,run", [(c, r) for c, r in RUNS if "paths" in EXPECTED[c]["runs"][r]], ids=lambda x: x)
+@pytest.mark.parametrize(
+    "case,run", [(c, r) for c, r in RUNS if "paths" in EXPECTED[c]["runs"][r]], ids=lambda x: x
+)
 def test_paths(unpack, case, run):
     want, limit = EXPECTED[case]["runs"][run], tolerance(run)
     got = trace(unpack, case, run, "--top-paths", max(1, len(want["paths"]["top"])))
     close_paths(got["paths"], want["paths"]["top"], limit)
     close([got["coverage"]["absolute_total"]], [want["paths"]["absolute_total"]], limit)
     for filtered in want.get("filtered", []):
-        options = [x for name, value in filtered["filter"].items() for x in ("--" + name.replace("_", "-"), value)]
+        options = [
+            x
+            for name, value in filtered["filter"].items()
+            for x in ("--" + name.replace("_", "-"), value)
+        ]
         got = trace(unpack, case, run, "--top-paths", max(1, len(filtered["top"])), *options)
         close_paths(got["paths"], filtered["top"], limit)
         close([got["coverage"]["absolute_matching"]], [filtered["absolute_matching"]], limit)
         close([got["coverage"]["absolute_total"]], [want["paths"]["absolute_total"]], limit)
     for threshold in want.get("threshold", []):
-        got = trace(unpack, case, run, "--tau", repr(threshold["tau"]), "--tau-rule", threshold["rule"])
+        got = trace(
+            unpack, case, run, "--tau", repr(threshold["tau"]), "--tau-rule", threshold["rule"]
+        )
         assert got["coverage"]["paths"] == len(got["paths"]) == threshold["count"]
         close([got["coverage"]["absolute"]], [threshold["absolute"]], limit)
         by_source = np.zeros(len(threshold["by_source"]))

@@ -14,11 +14,18 @@ def trace(unpack, *args):
 def test_a_preset_is_the_options_it_stands_for(unpack):
     best = trace(unpack, "--preset", "best")
     options = best["options"]
-    assert (options["direction"], options["floor"], options["keys"], options["scores"]) == ("read", 1, "spread", "centered")
-    same = trace(unpack, "--preset", "paper", "--beta", "0.2", "--scores", "centered", "--direction", "read", "--floor", "1", "--keys", "spread")
+    assert (options["direction"], options["floor"], options["keys"], options["scores"]) == (
+        "read", 1, "spread", "centered"
+    )
+    same = trace(
+        unpack, "--preset", "paper", "--beta", "0.2", "--scores", "centered", "--direction", "read",
+        "--floor", "1", "--keys", "spread"
+    )
     assert same["token_credit"] == pytest.approx(best["token_credit"])
     paper = trace(unpack, "--preset", "paper")["options"]
-    assert (paper["beta"], paper["direction"], paper["scores"], paper["mlp"]) == (0.8, "output", "raw", "per-neuron")
+    assert (paper["beta"], paper["direction"], paper["scores"], paper["mlp"]) == (
+        0.8, "output", "raw", "per-neuron"
+    )
 
 
 def test_the_default_is_best(unpack):
@@ -56,17 +63,23 @@ def test_edges_are_the_credit_of_the_nodes_they_lead_to(unpack):
             assert got.get(writer, 0) == pytest.approx(sum(credit), abs=1e-3 * largest)
 
 
-@pytest.mark.parametrize("args, words", [
-    (["--preset", "worst"], "preset takes one of"),
-    (["--floor", "-1"], "floor"),
-])
+@pytest.mark.parametrize(
+    "args, words",
+    [
+        (["--preset", "worst"], "preset takes one of"),
+        (["--floor", "-1"], "floor"),
+    ],
+)
 def test_what_does_not_go_together_is_said_so(unpack, args, words):
     result = unpack("trace", "The cat", "--model", "pocket-gpt2", *args)
     assert result.returncode == 2 and words in result.stderr
 
 
 def test_compiled_models_are_measured_and_the_run_resumes(unpack, tmp_path):
-    args = ["experiment", "compiled", "--program", "previous-token", "--noise", "0", "--n", "1", "--out", str(tmp_path / "run")]
+    args = [
+        "experiment", "compiled", "--program", "previous-token", "--noise", "0", "--n", "1",
+        "--out", str(tmp_path / "run")
+    ]
     first = unpack(*args)
     assert first.returncode == 0, first.stderr
     assert "best" in first.stdout and "1 of 1" in first.stdout
@@ -78,11 +91,22 @@ def test_compiled_models_are_measured_and_the_run_resumes(unpack, tmp_path):
 
 
 def test_a_saved_model_is_one_that_loads(unpack, tmp_path):
-    saved = unpack("experiment", "compiled", "--program", "induction", "--format", "llama", "--noise", "0", "--n", "1", "--save", str(tmp_path / "m"))
+    saved = unpack(
+        "experiment", "compiled", "--program", "induction", "--format", "llama", "--noise", "0",
+        "--n", "1", "--save", str(tmp_path / "m")
+    )
     assert saved.returncode == 0, saved.stderr
     circuit = json.loads((tmp_path / "m" / "circuit.json").read_text())
     prompt = circuit["prompts"][0]
-    answer = unpack("predict", "--model", str(tmp_path / "m"), "--ids", ",".join(map(str, prompt["ids"])), "--json", "-")
+    answer = unpack(
+        "predict",
+        "--model",
+        str(tmp_path / "m"),
+        "--ids",
+        ",".join(map(str, prompt["ids"])),
+        "--json",
+        "-",
+    )
     assert json.loads(answer.stdout)["predictions"][0]["id"] == prompt["target_id"]
     assert {"writer": "A1.H0", "reader": "A2.H0", "branch": "K"} in circuit["true_edges"]
 

@@ -1,4 +1,6 @@
-"""What comes from the option parser: completion in three shells, the manual page; and what the program says of itself."""
+"""What comes from the option parser: completion in three shells, the manual page; and what the
+program says of itself.
+"""
 import json
 import os
 import pathlib
@@ -17,7 +19,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def output(*arguments, **more):
-    return subprocess.run([UNPACK, *arguments], capture_output=True, text=True, check=True, **more).stdout
+    return subprocess.run(
+        [UNPACK, *arguments], capture_output=True, text=True, check=True, **more
+    ).stdout
 
 
 def commands():
@@ -46,7 +50,10 @@ def environment(tmp_path_factory):
 def in_bash(environment, *words):
     need("bash")
     line = " ".join(f"'{word}'" for word in words)
-    script = f'source <("{UNPACK}" completion bash); COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _unpack; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    script = (
+        f'source <("{UNPACK}" completion bash); COMP_WORDS=({line}); COMP_CWORD={len(words) - 1};'
+        ' _unpack; printf "%s\\n" "${COMPREPLY[@]}"'
+    )
     ran = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=environment)
     assert ran.returncode == 0 and not ran.stderr, ran.stderr
     return ran.stdout.split()
@@ -57,15 +64,24 @@ def test_bash_knows_every_command_and_every_option(environment):
     assert in_bash(environment, "unpack", "interv") == ["intervene"]
     for command in commands():
         assert options(command) <= set(in_bash(environment, "unpack", command, "--")), command
-    assert in_bash(environment, "unpack", "trace", "--versus-") == ["--versus-id", "--versus-answer"]
+    assert in_bash(environment, "unpack", "trace", "--versus-") == [
+        "--versus-id",
+        "--versus-answer",
+    ]
 
 
 def test_bash_knows_what_may_follow_an_option(environment, tmp_path):
     assert in_bash(environment, "unpack", "trace", "--color", "") == ["auto", "always", "never"]
-    assert {"pocket-gpt2", "pocket-neox", "pocket-llama"} <= set(in_bash(environment, "unpack", "trace", "--model", "pocket"))
+    assert {"pocket-gpt2", "pocket-neox", "pocket-llama"} <= set(
+        in_bash(environment, "unpack", "trace", "--model", "pocket")
+    )
     (tmp_path / "prompts.jsonl").touch()
-    assert in_bash(environment, "unpack", "batch", f"{tmp_path}/pr") == [f"{tmp_path}/prompts.jsonl"]
-    assert in_bash(environment, "unpack", "trace", "--json", f"{tmp_path}/pr") == [f"{tmp_path}/prompts.jsonl"]
+    assert in_bash(environment, "unpack", "batch", f"{tmp_path}/pr") == [
+        f"{tmp_path}/prompts.jsonl"
+    ]
+    assert in_bash(environment, "unpack", "trace", "--json", f"{tmp_path}/pr") == [
+        f"{tmp_path}/prompts.jsonl"
+    ]
     assert in_bash(environment, "unpack", "trace", "--target", "") == []  # a text of the user's own
     assert in_bash(environment, "unpack", "completion", "z") == ["zsh"]
     assert "ioi" in in_bash(environment, "unpack", "experiment", "")
@@ -73,7 +89,12 @@ def test_bash_knows_what_may_follow_an_option(environment, tmp_path):
 
 def in_fish(environment, line):
     need("fish")
-    ran = subprocess.run(["fish", "--no-config", "-c", f"'{UNPACK}' completion fish | source; complete -C '{line}'"], capture_output=True, text=True, env=environment)
+    ran = subprocess.run(
+        ["fish", "--no-config", "-c", f"'{UNPACK}' completion fish | source; complete -C '{line}'"],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
     assert ran.returncode == 0 and not ran.stderr, ran.stderr
     return [row.split("\t")[0] for row in ran.stdout.splitlines()]
 
@@ -91,10 +112,13 @@ def in_zsh(environment, *words):
     need("zsh")
     line = " ".join(f"'{word}'" for word in words)
     script = (
-        "compdef() { }; _arguments() { print -rl -- \"$@\" }; _describe() { print -rl -- \"${(@P)2}\" }; _alternative() { print -rl -- \"$@\" }\n"
-        f"source <('{UNPACK}' completion zsh); words=({line}); CURRENT={len(words)}; _unpack"
+        "compdef() { }; _arguments() { print -rl -- \"$@\" }; _describe() { print -rl --"
+        f" \"${{(@P)2}}\" }}; _alternative() {{ print -rl -- \"$@\" }}\nsource <('{UNPACK}'"
+        f" completion zsh); words=({line}); CURRENT={len(words)}; _unpack"
     )
-    ran = subprocess.run(["zsh", "-f", "-c", script], capture_output=True, text=True, env=environment)
+    ran = subprocess.run(
+        ["zsh", "-f", "-c", script], capture_output=True, text=True, env=environment
+    )
     assert ran.returncode == 0 and not ran.stderr, ran.stderr
     return ran.stdout.splitlines()
 
@@ -102,13 +126,22 @@ def in_zsh(environment, *words):
 def test_zsh_knows_every_command_and_every_option(environment):
     assert set(commands()) <= {row.split(":")[0] for row in in_zsh(environment, "unpack", "")}
     for command in commands():
-        given = {re.match(r"\*?(-[\w-]+)", row).group(1) for row in in_zsh(environment, "unpack", command, "--") if re.match(r"\*?-", row)}
+        given = {
+            re.match(r"\*?(-[\w-]+)", row).group(1)
+            for row in in_zsh(environment, "unpack", command, "--")
+            if re.match(r"\*?-", row)
+        }
         assert options(command) <= given, command
-    assert any(row.startswith("--color[") and row.endswith("(auto always never)") for row in in_zsh(environment, "unpack", "trace", ""))
+    assert any(
+        row.startswith("--color[") and row.endswith("(auto always never)")
+        for row in in_zsh(environment, "unpack", "trace", "")
+    )
 
 
 def at_a_zsh_prompt(environment, folder, lines):
-    """What becomes of each line, a tab at its end, in an interactive zsh that finds the script where a package puts it."""
+    """What becomes of each line, a tab at its end, in an interactive zsh that finds the script
+    where a package puts it.
+    """
     need("zsh")
     (folder / "_unpack").write_text(output("completion", "zsh"))
     process, terminal = pty.fork()
@@ -123,15 +156,27 @@ def at_a_zsh_prompt(environment, folder, lines):
         return got
 
     try:
-        os.write(terminal, f"fpath=({folder} $fpath); autoload -U compinit; compinit -u -D; print is''ready\n".encode())
+        os.write(
+            terminal,
+            f"fpath=({folder} $fpath); autoload -U compinit; compinit -u -D; print is''ready\n"
+            .encode(),
+        )
         assert b"isready" in read_until(b"isready", 30)
         became = []
         for line in lines:
-            for seconds in (0.7, 2, 6):  # a busy machine takes longer to complete than it is given at first
+            for seconds in (
+                0.7,
+                2,
+                6,
+            ):  # a busy machine takes longer to complete than it is given at first
                 os.write(terminal, f"{line}\t".encode())
                 read_until(b"no such thing", seconds)
-                os.write(terminal, b"\x01print -r -- is''now \n")  # at the start of the line: it is printed, not run
-                said = re.search(rb"isnow ([^\r\n]*)", read_until(b"isnow ", 10) + read_until(b"\n", 1))
+                os.write(
+                    terminal, b"\x01print -r -- is''now \n"
+                )  # at the start of the line: it is printed, not run
+                said = re.search(
+                    rb"isnow ([^\r\n]*)", read_until(b"isnow ", 10) + read_until(b"\n", 1)
+                )
                 assert said, line
                 if said.group(1).decode().strip() != line:
                     break
@@ -143,10 +188,14 @@ def at_a_zsh_prompt(environment, folder, lines):
 
 
 def test_zsh_completes_what_is_typed(environment, tmp_path):
-    typed = ["unpack interv", "unpack trace --versus-ans", "unpack trace --color alw", "unpack trace --model pocket-l"]
+    typed = [
+        "unpack interv", "unpack trace --versus-ans", "unpack trace --color alw",
+        "unpack trace --model pocket-l"
+    ]
     assert at_a_zsh_prompt(environment, tmp_path, typed) == [
-        "unpack intervene", "unpack trace --versus-answer", "unpack trace --color always", "unpack trace --model pocket-llama",
-    ]  # fmt: skip
+        "unpack intervene", "unpack trace --versus-answer", "unpack trace --color always",
+        "unpack trace --model pocket-llama"
+    ]
 
 
 def test_the_manual_page_names_every_option():
@@ -157,68 +206,117 @@ def test_the_manual_page_names_every_option():
         for option in options(command):
             assert re.search(rf"^(-\w, )?{option}\b", part, re.M), (command, option)
     if shutil.which("groff"):
-        ran = subprocess.run(["groff", "-man", "-Tutf8", "-ww"], input=page, capture_output=True, text=True)
+        ran = subprocess.run(
+            ["groff", "-man", "-Tutf8", "-ww"], input=page, capture_output=True, text=True
+        )
         assert ran.returncode == 0 and not ran.stderr, ran.stderr
 
 
 def test_the_version_says_how_it_was_installed(tmp_path):
     lines = output("--version").splitlines()
-    assert lines[0].startswith("unpack " + (ROOT / "VERSION").read_text().strip()) and "installed: built from source" in lines
+    assert (
+        lines[0].startswith("unpack " + (ROOT / "VERSION").read_text().strip())
+        and "installed: built from source" in lines
+    )
     # A folder with a marker of its packager is what the marker says, wherever it is moved.
     (tmp_path / "bin").mkdir()
     (tmp_path / "share" / "unpack").mkdir(parents=True)
     shutil.copy(UNPACK, tmp_path / "bin" / "unpack")
     (tmp_path / "share" / "unpack" / "installed_as").write_text("portable folder\n")
-    said = subprocess.run([tmp_path / "bin" / "unpack", "--version"], capture_output=True, text=True).stdout
+    said = subprocess.run(
+        [tmp_path / "bin" / "unpack", "--version"], capture_output=True, text=True
+    ).stdout
     assert "installed: portable folder" in said
 
 
 def test_doctor_says_what_is_here_and_what_is_missing():
     page = output("doctor")
-    for subject in ("program", "system", "processor", "kernels", "products", "GPU", "memory", "bundled models", "Hugging Face cache"):
+    for subject in (
+        "program", "system", "processor", "kernels", "products", "GPU", "memory", "bundled models",
+        "Hugging Face cache"
+    ):
         assert re.search(rf"^{subject}  ", page, re.M), subject
     assert "pocket-gpt2" in page
     findings = json.loads(output("doctor", "--json", "-"))["findings"]
     assert {"subject", "found", "problem", "remedy", "fatal"} == set(findings[0])
-    own = json.loads(output("doctor", "--json", "-", env={**os.environ, "UNPACK_ONEDNN": "off"}))["findings"]
+    own = json.loads(output("doctor", "--json", "-", env={**os.environ, "UNPACK_ONEDNN": "off"}))[
+        "findings"
+    ]
     products = next(f for f in own if f["subject"] == "products")
-    assert "own products" in products["found"] and "right to" in products["found"] and products["remedy"] == "unset UNPACK_ONEDNN"
+    assert (
+        "own products" in products["found"]
+        and "right to" in products["found"]
+        and products["remedy"] == "unset UNPACK_ONEDNN"
+    )
 
 
 @pytest.mark.parametrize("offered", [True, False])
 def test_setup_asks_for_no_browser_where_the_release_has_none(tmp_path, offered):
-    """Ubuntu has Chromium as a snap alone: a script in its place would let the tests of the page fail."""
+    """Ubuntu has Chromium as a snap alone: a script in its place would let the tests of the page
+    fail.
+    """
     programs = {
         "id": "echo 0",
         "dpkg-query": "exit 1",
-        "apt-cache": f'case "$2" in chromium) echo "  Candidate: {"120.1" if offered else "(none)"}" ;; *) echo "  Candidate: 1.2" ;; esac',
+        "apt-cache": (
+            f'case "$2" in chromium) echo "  Candidate: {"120.1" if offered else "(none)"}" ;; *)'
+            ' echo "  Candidate: 1.2" ;; esac'
+        ),
         "apt-get": 'echo "apt-get $*"',
         "env": "shift; exec \"$@\"",
     }
     for name, body in programs.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
         (tmp_path / name).chmod(0o755)
-    ran = subprocess.run(["/bin/sh", ROOT / "scripts" / "setup.sh", "test"], capture_output=True, text=True, env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    ran = subprocess.run(
+        ["/bin/sh", ROOT / "scripts" / "setup.sh", "test"],
+        capture_output=True,
+        text=True,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+    )
     assert ran.returncode == 0, ran.stderr
-    installed = next(line for line in ran.stdout.splitlines() if line.startswith("apt-get") and " install " in line).split()
+    installed = next(
+        line
+        for line in ran.stdout.splitlines()
+        if line.startswith("apt-get") and " install " in line
+    ).split()
     assert {"g++", "python3-selenium"} <= set(installed)
     assert ("chromium" in installed, "chromium-driver" in installed) == (offered, offered)
 
 
 def test_a_release_leaves_files_of_others_alone(tmp_path):
-    ours = ["unpack-engine_0.1_amd64.deb", "libunpack-dev_0.1_amd64.deb", "python3-unpack-engine_0.1_amd64.deb", "unpack_engine-0.1.tar.gz", "CHANGES-0.1.md", "SHA256SUMS"]
+    ours = [
+        "unpack-engine_0.1_amd64.deb", "libunpack-dev_0.1_amd64.deb",
+        "python3-unpack-engine_0.1_amd64.deb", "unpack_engine-0.1.tar.gz", "CHANGES-0.1.md",
+        "SHA256SUMS"
+    ]
     for name in [*ours, "thesis.txt", "other_1.deb"]:
         (tmp_path / name).touch()
     (tmp_path / "unpack-folder").mkdir()
-    subprocess.run(["bash", "-c", '. "$0"; clear_dist', ROOT / "packaging" / "common.sh"], check=True, env={**os.environ, "DIST": str(tmp_path)})
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["other_1.deb", "thesis.txt", "unpack-folder"]
+    subprocess.run(
+        ["bash", "-c", '. "$0"; clear_dist', ROOT / "packaging" / "common.sh"],
+        check=True,
+        env={**os.environ, "DIST": str(tmp_path)},
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "other_1.deb",
+        "thesis.txt",
+        "unpack-folder",
+    ]
     assert "rm -rf \"$dist\"" not in (ROOT / "packaging" / "release.sh").read_text()
 
 
 def test_without_onednn_the_values_are_the_same():
-    question = ["trace", "Mary and John went to the store. John gave a drink to", "--target", " Mary", "--versus", " John", "--json", "-"]
-    with_it = json.loads(output(*question, env={**os.environ, "UNPACK_ONEDNN": "on"}))["token_credit"]
-    without = json.loads(output(*question, env={**os.environ, "UNPACK_ONEDNN": "off"}))["token_credit"]
+    question = [
+        "trace", "Mary and John went to the store. John gave a drink to", "--target", " Mary",
+        "--versus", " John", "--json", "-"
+    ]
+    with_it = json.loads(output(*question, env={**os.environ, "UNPACK_ONEDNN": "on"}))[
+        "token_credit"
+    ]
+    without = json.loads(output(*question, env={**os.environ, "UNPACK_ONEDNN": "off"}))[
+        "token_credit"
+    ]
     assert without == pytest.approx(with_it, rel=1e-4, abs=1e-6)
 
 
@@ -226,42 +324,86 @@ def test_folders_include_only_what_stands_before_them(tmp_path):
     check = [sys.executable, str(ROOT / "scripts" / "check_order.py")]
     assert subprocess.run(check).returncode == 0
     for folder in ("src", "cli", "server", "python"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__")
+        )
     shutil.copy(ROOT / "ARCHITECTURE.md", tmp_path)
     (tmp_path / "src" / "base" / "wrong.cc").write_text('#include "credit/flow.h"\n')
     (tmp_path / "src" / "credit" / "wrong.h").write_text("namespace unpack {\nint wrong();\n}\n")
-    (tmp_path / "src" / "credit" / "other.cc").write_text("namespace unpack {\ndouble engine::other(int x,\n                      int y) {\n  return x + y;\n}\n}\n")
+    (tmp_path / "src" / "credit" / "other.cc").write_text(
+        "namespace unpack {\ndouble engine::other(int x,\n                      int y) {\n  return"
+        " x + y;\n}\n}\n"
+    )
     (tmp_path / "src" / "credit" / "opens.cc").write_text("namespace unpack::engine {\n}\n")
-    (tmp_path / "src" / "credit" / "asks.cc").write_text('bool gemma(const ModelConfig& c) { return c.family == "gemma2"; }\n')
+    (tmp_path / "src" / "credit" / "asks.cc").write_text(
+        'bool gemma(const ModelConfig& c) { return c.family == "gemma2"; }\n'
+    )
     ran = subprocess.run([*check, str(tmp_path)], capture_output=True, text=True)
-    assert ran.returncode != 0 and "base comes before credit" in ran.stderr and "src/credit/asks.cc:1: asks for a family" in ran.stderr
-    assert "src/credit/wrong.h: what it declares belongs into namespace unpack::credit" in ran.stderr
+    assert (
+        ran.returncode != 0
+        and "base comes before credit" in ran.stderr
+        and "src/credit/asks.cc:1: asks for a family" in ran.stderr
+    )
+    assert (
+        "src/credit/wrong.h: what it declares belongs into namespace unpack::credit" in ran.stderr
+    )
     for name in ("other", "opens"):
-        assert f"src/credit/{name}.cc: what belongs into the namespace engine stands in its own folder" in ran.stderr
+        assert (
+            f"src/credit/{name}.cc: what belongs into the namespace engine stands in its own folder"
+            in ran.stderr
+        )
 
 
 def test_messages_of_the_library_name_fields_and_no_options(tmp_path):
     for folder in ("src", "cli", "server", "python"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__")
+        )
     shutil.copy(ROOT / "ARCHITECTURE.md", tmp_path)
     (tmp_path / "src" / "base" / "wrong.cc").write_text(
-        '// as --help has it\nconst char* a = "--beta is wrong";\nint b = 10\'000 - --c;\nconst char* d = R"(take --keys)";\n'
-        'const char* e = "var(--ink) a--b `--preset best`";\nconst char* f = "\\"x\\" or (--no-bos)";\n')
-    ran = subprocess.run([sys.executable, str(ROOT / "scripts" / "check_order.py"), str(tmp_path)], capture_output=True, text=True)
-    assert ran.returncode != 0 and [line.split(":")[1] for line in ran.stderr.splitlines()[1:]] == ["2", "4", "6"], ran.stderr
+        '// as --help has it\nconst char* a = "--beta is wrong";\nint b = 10\'000 - --c;\nconst'
+        ' char* d = R"(take --keys)";\nconst char* e = "var(--ink) a--b `--preset best`";\nconst'
+        ' char* f = "\\"x\\" or (--no-bos)";\n'
+    )
+    ran = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "check_order.py"), str(tmp_path)],
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode != 0 and [line.split(":")[1] for line in ran.stderr.splitlines()[1:]] == [
+        "2",
+        "4",
+        "6",
+    ], ran.stderr
 
 
 def test_the_version_opens_no_gpu(tmp_path):
     """What a process loads while it runs, as its loader tells it."""
-    output("--version", env={**os.environ, "LD_DEBUG": "files", "LD_DEBUG_OUTPUT": str(tmp_path / "loads")})
+    output(
+        "--version",
+        env={**os.environ, "LD_DEBUG": "files", "LD_DEBUG_OUTPUT": str(tmp_path / "loads")},
+    )
     told = "".join(path.read_text(errors="replace") for path in tmp_path.iterdir())
     assert "libc.so" in told and "libcuda" not in told and "libunpack_cuda" not in told
 
 
 def test_what_only_some_systems_have_stands_in_few_files(tmp_path):
     for folder in ("src", "cli", "server", "python"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__")
+        )
     shutil.copy(ROOT / "ARCHITECTURE.md", tmp_path)
-    (tmp_path / "src" / "base" / "wrong.cc").write_text('#include <sys/mman.h>\nconst char* memory = "/proc/meminfo";\nint wrong = epoll_create(1);\n')
-    ran = subprocess.run([sys.executable, str(ROOT / "scripts" / "check_order.py"), str(tmp_path)], capture_output=True, text=True)
-    assert ran.returncode != 0 and [line.split(":")[1] for line in ran.stderr.splitlines()[1:]] == ["1", "2", "3"], ran.stderr
+    (tmp_path / "src" / "base" / "wrong.cc").write_text(
+        '#include <sys/mman.h>\nconst char* memory = "/proc/meminfo";\nint wrong ='
+        ' epoll_create(1);\n'
+    )
+    ran = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "check_order.py"), str(tmp_path)],
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode != 0 and [line.split(":")[1] for line in ran.stderr.splitlines()[1:]] == [
+        "1",
+        "2",
+        "3",
+    ], ran.stderr

@@ -1,4 +1,6 @@
-"""PyTorch's .bin files: tensors are read, everything else in the pickle is refused, nothing is executed."""
+"""PyTorch's .bin files: tensors are read, everything else in the pickle is refused, nothing is
+executed.
+"""
 import io
 import json
 import pickle
@@ -13,7 +15,12 @@ import pytest
 import gguf_files as files
 from conftest import GOLDEN
 
-STORAGE = {"F32": ("FloatStorage", "<f4"), "F16": ("HalfStorage", "<f2"), "F64": ("DoubleStorage", "<f8"), "I64": ("LongStorage", "<i8")}
+STORAGE = {
+    "F32": ("FloatStorage", "<f4"),
+    "F16": ("HalfStorage", "<f2"),
+    "F64": ("DoubleStorage", "<f8"),
+    "I64": ("LongStorage", "<i8"),
+}
 
 
 def text(s):
@@ -32,14 +39,33 @@ def tensor(key, kind, shape, strides=None):
         for size in reversed(shape):
             strides.insert(0, n)
             n *= size
-    count = min(int(np.prod(shape)) if shape else 1, 2 ** 31 - 1)
-    out = b"ctorch._utils\n_rebuild_tensor_v2\n((" + text("storage") + f"ctorch\n{STORAGE[kind][0]}\n".encode() + text(key) + text("cpu") + number(count) + b"tQ"
-    out += number(0) + b"(" + b"".join(map(number, shape)) + b"t(" + b"".join(map(number, strides)) + b"t\x89ccollections\nOrderedDict\n)Rt"
+    count = min(int(np.prod(shape)) if shape else 1, 2**31 - 1)
+    out = (
+        b"ctorch._utils\n_rebuild_tensor_v2\n(("
+        + text("storage")
+        + f"ctorch\n{STORAGE[kind][0]}\n".encode()
+        + text(key)
+        + text("cpu")
+        + number(count)
+        + b"tQ"
+    )
+    out += (
+        number(0)
+        + b"("
+        + b"".join(map(number, shape))
+        + b"t("
+        + b"".join(map(number, strides))
+        + b"t\x89ccollections\nOrderedDict\n)Rt"
+    )
     return out + b"R"
 
 
 def state(entries):
-    return b"\x80\x02ccollections\nOrderedDict\n)R(" + b"".join(text(n) + v for n, v in entries) + b"u."
+    return (
+        b"\x80\x02ccollections\nOrderedDict\n)R("
+        + b"".join(text(n) + v for n, v in entries)
+        + b"u."
+    )
 
 
 def save(path, body, members, **zip_options):
@@ -64,7 +90,9 @@ def as_torch(tmp_path, kind="F32", body=None, shards=1):
             array = tensors[name].astype(STORAGE[kind][1])
             entries.append((name, tensor(str(i), kind, array.shape)))
             members[str(i)] = array.tobytes()
-        file = "pytorch_model.bin" if shards == 1 else f"pytorch_model-{s + 1:05}-of-{shards:05}.bin"
+        file = (
+            "pytorch_model.bin" if shards == 1 else f"pytorch_model-{s + 1:05}-of-{shards:05}.bin"
+        )
         weight_map.update(dict.fromkeys(names[s::shards], file))
         save(folder / file, body if body is not None else state(entries), members)
     if shards > 1:
@@ -85,20 +113,36 @@ class Evil:
         return (exec, ("open('/tmp/unpack-was-here', 'w')",))
 
 
-@pytest.mark.parametrize("body, word", [
-    (pickle.dumps({"a": Evil()}, 2), "exec"),
-    (b"\x80\x02cos\nsystem\n(" + text("true") + b"tR.", "system"),
-    (b"\x80\x02cposix\nsystem\n" + text("x") + b"\x85R.", "system"),
-    (state([("a", b"N")]), "no tensor"), (state([("a", number(3))]), "no tensor"),
-    (state([]), "no tensors"), (b"\x80\x02].", "no dict"), (b"\x80\x02N.", "no dict"), (b"", "cut short"), (b"\x80\x02}", "cut short"),
-    (b"\x80\x02" + b")" + b"\x85" * 5000 + b".", "deeply"), (b"\x80\x02X" + struct.pack("<I", 1 << 31) + b"a.", "cut short"),
-    (b"\x80\x02h\x07.", "reference"), (b"\x80\x02r" + struct.pack("<I", 1 << 31) + b".", "reference"), (b"\x80\x02u.", "mark"),
-    (b"\x80\x02I5\n.", "0x49"), (b"\x80\x02}i.", "0x69"), (b"\x80\x09.", "protocol"),
-    (state([("gpt_neox.embed_in.weight", tensor("0", "F32", (99999, 99999)))]), "leaves its storage"),
-    (state([("gpt_neox.embed_in.weight", tensor("77", "F32", (2,)))]), "77"),
-    (state([("gpt_neox.embed_in.weight", tensor("0", "F32", (4, 2), (1, 4)))]), "not in order"),
-    (state([("gpt_neox.embed_in.weight", tensor("0", "I64", (2,)))]), "I64"),
-])
+@pytest.mark.parametrize(
+    "body, word",
+    [
+        (pickle.dumps({"a": Evil()}, 2), "exec"),
+        (b"\x80\x02cos\nsystem\n(" + text("true") + b"tR.", "system"),
+        (b"\x80\x02cposix\nsystem\n" + text("x") + b"\x85R.", "system"),
+        (state([("a", b"N")]), "no tensor"),
+        (state([("a", number(3))]), "no tensor"),
+        (state([]), "no tensors"),
+        (b"\x80\x02].", "no dict"),
+        (b"\x80\x02N.", "no dict"),
+        (b"", "cut short"),
+        (b"\x80\x02}", "cut short"),
+        (b"\x80\x02" + b")" + b"\x85" * 5000 + b".", "deeply"),
+        (b"\x80\x02X" + struct.pack("<I", 1 << 31) + b"a.", "cut short"),
+        (b"\x80\x02h\x07.", "reference"),
+        (b"\x80\x02r" + struct.pack("<I", 1 << 31) + b".", "reference"),
+        (b"\x80\x02u.", "mark"),
+        (b"\x80\x02I5\n.", "0x49"),
+        (b"\x80\x02}i.", "0x69"),
+        (b"\x80\x09.", "protocol"),
+        (
+            state([("gpt_neox.embed_in.weight", tensor("0", "F32", (99999, 99999)))]),
+            "leaves its storage",
+        ),
+        (state([("gpt_neox.embed_in.weight", tensor("77", "F32", (2,)))]), "77"),
+        (state([("gpt_neox.embed_in.weight", tensor("0", "F32", (4, 2), (1, 4)))]), "not in order"),
+        (state([("gpt_neox.embed_in.weight", tensor("0", "I64", (2,)))]), "I64"),
+    ],
+)
 def test_a_pickle_with_anything_else_is_refused(unpack, tmp_path, body, word):
     line = unpack.fails(1, "predict", "--ids", "3", "--model", as_torch(tmp_path, body=body))
     assert word in line and "pytorch_model.bin" in line, line
@@ -109,7 +153,13 @@ def test_archives_that_are_damaged_or_old_are_refused(unpack, tmp_path):
     folder = as_torch(tmp_path)
     file = folder / "pytorch_model.bin"
     data = file.read_bytes()
-    for bad, word in ((b"", "zip"), (pickle.dumps(1), "1.6"), (data[:len(data) // 2], "zip"), (data[:-30], ""), (data[:40] + data[60:], "")):
+    for bad, word in (
+        (b"", "zip"),
+        (pickle.dumps(1), "1.6"),
+        (data[: len(data) // 2], "zip"),
+        (data[:-30], ""),
+        (data[:40] + data[60:], ""),
+    ):
         file.write_bytes(bad)
         assert word in unpack.fails(1, "predict", "--ids", "3", "--model", folder)
     save(file, state([]), {}, compression=zipfile.ZIP_DEFLATED)

@@ -25,7 +25,9 @@ def check(good, what):
 
 
 def run(command, **more):
-    return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=120, **more)
+    return subprocess.run(
+        command, capture_output=True, text=True, errors="replace", timeout=120, **more
+    )
 
 
 def svg(file):
@@ -34,7 +36,10 @@ def svg(file):
     for element in root.iter():
         if element.tag.endswith("}text") and "transform" not in element.attrib:
             x, y = float(element.get("x")), float(element.get("y"))
-            check(-1 <= x <= width + 1 and -1 <= y <= height + 1, f"{file.name}: text at {x}, {y} lies outside the picture")
+            check(
+                -1 <= x <= width + 1 and -1 <= y <= height + 1,
+                f"{file.name}: text at {x}, {y} lies outside the picture",
+            )
     print("read", file.name, f"{width:.0f} x {height:.0f}")
 
 
@@ -61,9 +66,15 @@ def page(file):
     parser = Balance()
     parser.feed(text)
     check(not parser.open, f"{file.name}: {parser.open} stay open")
-    check(not re.search(r"https?://|src=|@import|url\(", text), f"{file.name} reaches for the network")
+    check(
+        not re.search(r"https?://|src=|@import|url\(", text), f"{file.name} reaches for the network"
+    )
     print("read", file.name)
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    chromium = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
     if not chromium:
         print("skipped: no chromium to point at a path in", file.name)
         return
@@ -71,18 +82,30 @@ def page(file):
 const entry = document.querySelector(".paths li") || document.querySelector(".said");
 if (entry) entry.dispatchEvent(new MouseEvent("mouseenter"));
 document.body.dataset.edges = document.querySelectorAll(".edge.hot").length;
-document.body.dataset.tokens = document.querySelectorAll(".tok.hot,.text span[style*=background]").length;
+const tokens = document.querySelectorAll(".tok.hot,.text span[style*=background]");
+document.body.dataset.tokens = tokens.length;
 document.body.dataset.rest = document.querySelectorAll(".edge:not(.hot)").length;
 </script></body>"""
     with tempfile.TemporaryDirectory() as folder:
         probed = pathlib.Path(folder) / "page.html"
         probed.write_text(text.replace("</body>", probe), encoding="utf-8")
-        done = run([chromium, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}/profile", "--dump-dom", probed.as_uri()])
-    found = {name: int(value) for name, value in re.findall(r'data-(edges|tokens|rest)="(\d+)"', done.stdout)}
+        done = run(
+            [
+                chromium, "--headless", "--no-sandbox", "--disable-gpu",
+                f"--user-data-dir={folder}/profile", "--dump-dom", probed.as_uri()
+            ]
+        )
+    found = {
+        name: int(value)
+        for name, value in re.findall(r'data-(edges|tokens|rest)="(\d+)"', done.stdout)
+    }
     check(len(found) == 3, f"{file.name}: the page's script did not run")
     check(found.get("tokens", 0) > 0, f"{file.name}: pointing at an entry lights up no token")
     if 'class="paths"' in text:
-        check(found.get("edges", 0) > 0 and found.get("rest", 0) > 0, f"{file.name}: pointing at a path does not single it out: {found}")
+        check(
+            found.get("edges", 0) > 0 and found.get("rest", 0) > 0,
+            f"{file.name}: pointing at a path does not single it out: {found}",
+        )
     print("pointed at an entry of", file.name, found)
 
 
@@ -99,12 +122,28 @@ def graphs(folder):
     except TypeError:  # before networkx 3.4
         linked = networkx.node_link_graph(plain, link="edges")
     for graph in (networkx.read_graphml(folder / "graph.graphml"), linked):
-        check(graph.number_of_nodes() == len(plain["nodes"]) and graph.number_of_edges() == len(plain["edges"]), "networkx reads another size")
+        check(
+            graph.number_of_nodes() == len(plain["nodes"])
+            and graph.number_of_edges() == len(plain["edges"]),
+            "networkx reads another size",
+        )
         check(networkx.is_directed_acyclic_graph(graph), "the graph has a cycle")
-        check(graph.nodes["target"]["kind"] == "target" and isinstance(graph.nodes["target"]["credit"], float), "the target lost its data")
+        check(
+            graph.nodes["target"]["kind"] == "target"
+            and isinstance(graph.nodes["target"]["credit"], float),
+            "the target lost its data",
+        )
         into = sum(data["credit"] for _, _, data in graph.in_edges("target", data=True))
-        out = sum(data["credit"] for node in graph if graph.nodes[node]["kind"] in ("emb", "pos") for _, _, data in graph.out_edges(node, data=True))
-        check(abs(into - out) < 1e-9, f"credit into the target {into} is not that out of the tokens {out}")
+        out = sum(
+            data["credit"]
+            for node in graph
+            if graph.nodes[node]["kind"] in ("emb", "pos")
+            for _, _, data in graph.out_edges(node, data=True)
+        )
+        check(
+            abs(into - out) < 1e-9,
+            f"credit into the target {into} is not that out of the tokens {out}",
+        )
     print("networkx read", graph)
 
 
@@ -122,9 +161,20 @@ def tikz(file):
         print("skipped: no pdflatex to compile", file.name)
         return
     with tempfile.TemporaryDirectory() as folder:
-        done = run(["pdflatex", "-interaction=nonstopmode", "-halt-on-error", f"-output-directory={folder}", str(file)])
-        check(done.returncode == 0 and "(1 page" in done.stdout, f"pdflatex cannot compile {file.name}: {done.stdout[-600:]}")
-        check("Missing character" not in done.stdout, f"{file.name} needs a character that the font lacks")
+        done = run(
+            [
+                "pdflatex", "-interaction=nonstopmode", "-halt-on-error",
+                f"-output-directory={folder}", str(file)
+            ]
+        )
+        check(
+            done.returncode == 0 and "(1 page" in done.stdout,
+            f"pdflatex cannot compile {file.name}: {done.stdout[-600:]}",
+        )
+        check(
+            "Missing character" not in done.stdout,
+            f"{file.name} needs a character that the font lacks",
+        )
     print("pdflatex compiled", file.name)
 
 

@@ -1,6 +1,7 @@
 """The package as it was built, the golden cases, and the command line to compare with.
 
-UNPACK_PYTHON names the folder that holds the built package (default: build/release/python), UNPACK the program (default: build/release/unpack).
+UNPACK_PYTHON names the folder that holds the built package (default: build/release/python), UNPACK
+the program (default: build/release/unpack).
 """
 import json
 import os
@@ -60,7 +61,13 @@ def command_line():
         pytest.fail(f"{PROGRAM} is not there: build it, or set UNPACK")
 
     def run(*args):
-        result = subprocess.run([PROGRAM, *map(str, args), "--json", "-"], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300)
+        result = subprocess.run(
+            [PROGRAM, *map(str, args), "--json", "-"],
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=300,
+        )
         assert result.returncode == 0, result.stderr
         return json.loads(result.stdout)
 

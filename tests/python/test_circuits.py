@@ -16,7 +16,11 @@ def found(up, pocket):
 def test_edges_are_those_of_edge_credit_over_the_direct_credit(pocket, found):
     edges = pocket.prepare(MARY).edge_credit(target=" Mary", versus=" John", preset="best")
     first = sum(abs(e["credit"]) for e in edges if e["reader"] == "target")
-    want = {(e["writer"], e["reader"], e["branch"]): e["credit"] / first for e in edges if e["credit"] != 0}
+    want = {
+        (e["writer"], e["reader"], e["branch"]): e["credit"] / first
+        for e in edges
+        if e["credit"] != 0
+    }
     got = {(e["writer"], e["reader"], e["branch"]): e["credit"] for e in found.ranked}
     assert set(got) == set(want)
     assert max(abs(got[key] - want[key]) for key in got) < 1e-5
@@ -24,7 +28,9 @@ def test_edges_are_those_of_edge_credit_over_the_direct_credit(pocket, found):
 
 def test_a_found_circuit_measures_again_as_it_was_measured(found):
     proof = found.evaluate(TASK)
-    assert proof.faithfulness == pytest.approx(found.faithfulness, abs=1e-4) and proof.edges == len(found)
+    assert proof.faithfulness == pytest.approx(found.faithfulness, abs=1e-4) and proof.edges == len(
+        found
+    )
     assert found.cmd == found.data["cmd"] and found.data["circuit"]["edges"] == len(found)
 
 
@@ -37,7 +43,12 @@ def test_the_whole_graph_is_faithful_and_half_a_circuit_is_less(up, found):
 
 def test_circuits_are_sets(up, found):
     first, rest = up.Circuit(list(found)[:5]), up.Circuit(list(found)[3:9])
-    assert len(first | rest) == 9 and len(first & rest) == 2 and len(first - rest) == 3 and len(first ^ rest) == 7
+    assert (
+        len(first | rest) == 9
+        and len(first & rest) == 2
+        and len(first - rest) == 3
+        and len(first ^ rest) == 7
+    )
     assert list(found)[4] in first & rest and (first | rest) == (rest | first) and first != rest
     assert {"target"} <= set(found.nodes)
 
@@ -59,10 +70,14 @@ def test_a_circuit_is_saved_read_and_drawn(up, pocket, found, tmp_path):
 
 
 def test_edges_with_positions_measure_again_as_they_were_measured(up, pocket):
-    placed = up.circuit(TASK, model=pocket, positions=True, sizes=["1%", "100%"], size=300, minimality=0)
+    placed = up.circuit(
+        TASK, model=pocket, positions=True, sizes=["1%", "100%"], size=300, minimality=0
+    )
     assert all("@" in edge.writer for edge in placed) and placed.data["positions"] is True
     proof = placed.evaluate(TASK)
-    assert proof.edges == len(placed) and proof.faithfulness == pytest.approx(placed.faithfulness, abs=1e-4)
+    assert proof.edges == len(placed) and proof.faithfulness == pytest.approx(
+        placed.faithfulness, abs=1e-4
+    )
     with pytest.raises(ValueError, match="position"):
         up.Circuit([("emb@99", "A0.H0", "K")], model=pocket).evaluate(TASK)
 
@@ -93,7 +108,9 @@ def test_a_search_that_was_interrupted_goes_on_from_its_folder(up, pocket, tmp_p
     again = up.circuit(TASK, **ask, out=str(tmp_path / "kept"))
     plain = up.circuit(TASK, **ask)
     assert again == plain and again.cmd == plain.cmd and again.faithfulness == plain.faithfulness
-    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["circuit.dot", "circuit.graphml", "circuit.json", "circuit.svg", "curves.svg", "report.md"]
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == [
+        "circuit.dot", "circuit.graphml", "circuit.json", "circuit.svg", "curves.svg", "report.md"
+    ]
     assert up.Circuit.load(tmp_path / "kept" / "circuit.json") == plain
     (tmp_path / "file").write_text("x")
     with pytest.raises(ValueError, match="no folder"):
@@ -104,10 +121,16 @@ def test_nodes_are_proven_as_the_server_and_intervene_do(pocket):
     ask = dict(target=" Mary", versus=" John")
     proof = pocket.prove(MARY, ["A5.H3@13", "MLP0"], ablate="mean", **ask)
     for name, keep in (("without", False), ("only", True)):
-        changed = pocket.intervene(MARY, components=["A5.H3@13", "MLP0"], keep=keep, ablate="mean", **ask)
+        changed = pocket.intervene(
+            MARY, components=["A5.H3@13", "MLP0"], keep=keep, ablate="mean", **ask
+        )
         assert proof[name]["target"] == pytest.approx(changed.cut["target"], rel=1e-4, abs=1e-4)
     assert 0 < proof["necessity"] and proof["only"]["target"] != proof["none"]["target"]
-    for wrong, said in (([], "nothing to prove"), (["A99.H0"], "components"), (["A1.H0@99"], "components")):
+    for wrong, said in (
+        ([], "nothing to prove"),
+        (["A99.H0"], "components"),
+        (["A1.H0@99"], "components"),
+    ):
         with pytest.raises(ValueError, match=said):
             pocket.prove(MARY, wrong, **ask)
     with pytest.raises(ValueError, match="ablate"):

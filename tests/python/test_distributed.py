@@ -21,24 +21,43 @@ def files(folder):
 
 
 class Cluster:
-    """A scheduler and its workers, each a process of its own, on free ports of localhost. Workers have no nanny: one that is killed stays dead."""
+    """A scheduler and its workers, each a process of its own, on free ports of localhost. Workers
+    have no nanny: one that is killed stays dead.
+    """
 
     def __init__(self, place):
         self.place = place
         self.processes = []
-        self.env = {**os.environ, "PYTHONPATH": f"{PACKAGE}:{Path(__file__).parent}", "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "60s"}
-        log = self.start("distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard")
+        self.env = {
+            **os.environ,
+            "PYTHONPATH": f"{PACKAGE}:{Path(__file__).parent}",
+            "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "60s",
+        }
+        log = self.start(
+            "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard"
+        )
         self.address = self.wait_for(log, r"(tcp://127\.0\.0\.1:\d+)")
         self.workers = [self.start_worker() for _ in range(2)]
 
     def start(self, module, *args):
         log = self.place / f"{len(self.processes)}.log"
         with open(log, "w") as out:
-            self.processes.append(subprocess.Popen([sys.executable, "-m", module, *args], stdout=out, stderr=out, env=self.env, cwd=self.place))
+            self.processes.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", module, *args],
+                    stdout=out,
+                    stderr=out,
+                    env=self.env,
+                    cwd=self.place,
+                )
+            )
         return log
 
     def start_worker(self):
-        self.start("distributed.cli.dask_worker", self.address, "--nthreads", "1", "--no-nanny", "--no-dashboard")
+        self.start(
+            "distributed.cli.dask_worker", self.address, "--nthreads", "1", "--no-nanny",
+            "--no-dashboard"
+        )
         return self.processes[-1]
 
     @staticmethod
@@ -76,7 +95,19 @@ def write_prompts(file, count, longest):
     draw = random.Random(7)
     with open(file, "w") as out:
         for i in range(count):
-            out.write("bad\n" if i == count // 3 else json.dumps({"id": i, "ids": [draw.randrange(4000) for _ in range(draw.choice((1, 1, 1, longest)))]}) + "\n")
+            out.write(
+                "bad\n"
+                if i == count // 3
+                else json.dumps(
+                    {
+                        "id": i,
+                        "ids": [
+                            draw.randrange(4000) for _ in range(draw.choice((1, 1, 1, longest)))
+                        ],
+                    }
+                )
+                + "\n"
+            )
 
 
 def test_an_experiment_gives_the_files_of_one_process(up, client, tmp_path):
@@ -85,7 +116,14 @@ def test_an_experiment_gives_the_files_of_one_process(up, client, tmp_path):
     arguments = {"n": 2, "seed": 3}
     up.experiment("sink", out=tmp_path / "here", **arguments)
     seen = []
-    got = distributed.experiment("sink", client=client, out=tmp_path / "there", shards=3, progress=lambda *args: seen.append(args), **arguments)
+    got = distributed.experiment(
+        "sink",
+        client=client,
+        out=tmp_path / "there",
+        shards=3,
+        progress=lambda *args: seen.append(args),
+        **arguments,
+    )
     assert files(tmp_path / "there") == files(tmp_path / "here")
     assert got.records and got.summary["models"]["pocket-gpt2"] and seen[-1] == ("shards", 3, 3)
     assert not (tmp_path / "there.shards").exists()
@@ -101,7 +139,13 @@ def test_wrong_arguments_are_refused_at_once(client, tmp_path):
     with pytest.raises(ValueError, match="name must be"):
         distributed.experiment("nothing", client=client, out=tmp_path / "c")
     with pytest.raises(ValueError, match="3 tokens"):
-        distributed.batch([MARY, {"prompt": MARY, "target": "Mary and John"}], tmp_path / "d", client=client, strict=True, **FEW)
+        distributed.batch(
+            [MARY, {"prompt": MARY, "target": "Mary and John"}],
+            tmp_path / "d",
+            client=client,
+            strict=True,
+            **FEW,
+        )
 
 
 def _fails_on_the_first(addresses):
@@ -156,11 +200,23 @@ def test_2000_prompts_and_a_worker_killed_on_the_way(up, cluster, client, tmp_pa
             cluster.workers[0].send_signal(signal.SIGKILL)
             killed.append((done, total))
 
-    there = distributed.batch(tmp_path / "prompts.jsonl", tmp_path / "there", client=client, arrays=True, progress=watch, **FEW)
-    print(f"one process {alone:.1f} s, two workers less one {time.monotonic() - begin - alone:.1f} s")
-    assert killed and killed[0][0] < killed[0][1] and cluster.workers[0].wait(timeout=10) == -signal.SIGKILL
+    there = distributed.batch(
+        tmp_path / "prompts.jsonl", tmp_path / "there", client=client, arrays=True, progress=watch,
+        **FEW
+    )
+    print(
+        f"one process {alone:.1f} s, two workers less one {time.monotonic() - begin - alone:.1f} s"
+    )
+    assert (
+        killed
+        and killed[0][0] < killed[0][1]
+        and cluster.workers[0].wait(timeout=10) == -signal.SIGKILL
+    )
     assert len(client.scheduler_info()["workers"]) == 1
     assert (there.results, there.errors) == (1999, 1)
     assert files(tmp_path / "there") == files(tmp_path / "here")
-    # However many chunks it had, the worker loaded the model once, and made its weight products once.
-    assert list(client.run(_loaded_models).values()) == [[("pocket-gpt2", "auto", 1, False), ("pocket-gpt2", "auto", 1, True)]]
+    # However many chunks it had, the worker loaded the model once, and made its weight products
+    # once.
+    assert list(client.run(_loaded_models).values()) == [
+        [("pocket-gpt2", "auto", 1, False), ("pocket-gpt2", "auto", 1, True)]
+    ]

@@ -1,4 +1,6 @@
-"""Every stored value of every golden case, through Python. The tolerances are those of tests/golden/README.md."""
+"""Every stored value of every golden case, through Python. The tolerances are those of
+tests/golden/README.md.
+"""
 import numpy as np
 import pytest
 from conftest import CASES, EXPECTED
@@ -8,7 +10,9 @@ RUNS = [(case, run) for case in CASES for run in EXPECTED[case]["runs"]]
 
 
 def limit_of(run):
-    return 5e-3 if run.startswith("beta0/") else TOLERANCE  # without a floor small sums blow rounding up
+    return (
+        5e-3 if run.startswith("beta0/") else TOLERANCE
+    )  # without a floor small sums blow rounding up
 
 
 def close(got, want, limit=TOLERANCE):
@@ -22,7 +26,9 @@ def close_tables(got, want, limit=TOLERANCE):
     """What one side leaves out is zero."""
     names = sorted(set(got) | set(want))
     shapes = [np.shape(got[name] if name in got else want[name]) for name in names]
-    flat = lambda table: np.concatenate([np.ravel(table.get(name, np.zeros(shape))) for name, shape in zip(names, shapes)] or [[]])
+    flat = lambda table: np.concatenate(
+        [np.ravel(table.get(name, np.zeros(shape))) for name, shape in zip(names, shapes)] or [[]]
+    )
     close(flat(got), flat(want), limit)
 
 
@@ -47,7 +53,12 @@ def assert_experts(got, want, limit):
 def question(case, run):
     want, all_of = EXPECTED[case]["runs"][run], EXPECTED[case]
     versus = want["versus_ids"] if "versus_ids" in want else all_of["versus_ids"]
-    asked = {"preset": "paper", **want["options"], "target": all_of["target_ids"], "versus": versus or None}
+    asked = {
+        "preset": "paper",
+        **want["options"],
+        "target": all_of["target_ids"],
+        "versus": versus or None,
+    }
     if want.get("raw"):
         asked.update(raw_logit=True, versus=None)
     if "root" in want:
@@ -87,11 +98,16 @@ def test_credit_reaches_the_expected_tokens_and_nodes(golden, case, run):
     for branch, rows in want["incoming"].items():
         close_tables(got.incoming.get(branch, {}), rows, limit)
     for branch, rows in want["composition"].items():
-        mine = {row["component"]: [row["mass"], row["credit"]] for row in got.composition.get(branch, [])}
+        mine = {
+            row["component"]: [row["mass"], row["credit"]]
+            for row in got.composition.get(branch, [])
+        }
         close_tables(mine, {name: [x["mass"], x["credit"]] for name, x in rows.items()}, limit)
 
 
-@pytest.mark.parametrize("case,run", [(case, run) for case, run in RUNS if "paths" in EXPECTED[case]["runs"][run]])
+@pytest.mark.parametrize(
+    "case,run", [(case, run) for case, run in RUNS if "paths" in EXPECTED[case]["runs"][run]]
+)
 def test_the_strongest_paths_and_their_filters(golden, case, run):
     want, limit, prepared = EXPECTED[case]["runs"][run], limit_of(run), golden(case)[1]
     top = want["paths"]["top"]
@@ -99,7 +115,9 @@ def test_the_strongest_paths_and_their_filters(golden, case, run):
     close_paths(got.paths, top, limit)
     close(got.coverage.absolute_total, want["paths"]["absolute_total"], limit)
     for one in want.get("filtered", []):
-        filters = {("from_" if name == "from" else name): value for name, value in one["filter"].items()}
+        filters = {
+            ("from_" if name == "from" else name): value for name, value in one["filter"].items()
+        }
         got = prepared.trace(**question(case, run), **filters, top_paths=max(len(one["top"]), 1))
         close_paths(got.paths, one["top"], limit)
         close(got.coverage.absolute_matching, one["absolute_matching"], limit)
@@ -115,8 +133,14 @@ def test_interactions(golden, case):
     every, mean = prepared.interactions(all=True), prepared.interactions()
     for part in ("attention", "mlp"):
         key = lambda x: f"{x['reader']}|{x['query']}|{x['writer']}"
-        close_tables({key(x): x["score"] for x in getattr(every, part)}, {key(x): x["score"] for x in want["interactions"][part]})
-        close_tables({f"{x['reader']}|{x['writer']}": x["score"] for x in getattr(mean, part)}, want["interactions_mean"][part])
+        close_tables(
+            {key(x): x["score"] for x in getattr(every, part)},
+            {key(x): x["score"] for x in want["interactions"][part]},
+        )
+        close_tables(
+            {f"{x['reader']}|{x['writer']}": x["score"] for x in getattr(mean, part)},
+            want["interactions_mean"][part],
+        )
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if EXPECTED[case].get("scores")])

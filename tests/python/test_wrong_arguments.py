@@ -118,7 +118,11 @@ def test_trace(mary, wrong, kind, named):
         (lambda m: m.attribute(MARY, generate=0), ValueError, "generate"),
         (lambda m: m.intervene(MARY, cut="Z9"), ValueError, "cut"),
         (lambda m: m.intervene(MARY, cut="MLP0", channel="tv"), ValueError, "channel"),
-        (lambda m: m.intervene(MARY, edges="MLP0@1 -> MLP1@1", patch_from=[1, 2]), ValueError, "patch_from"),
+        (
+            lambda m: m.intervene(MARY, edges="MLP0@1 -> MLP1@1", patch_from=[1, 2]),
+            ValueError,
+            "patch_from",
+        ),
         (lambda m: m.intervene(MARY, zero=[99]), ValueError, "zero[0]"),
     ],
 )
@@ -192,8 +196,16 @@ def golden_tensors():
     (size,) = struct.unpack("<Q", data[:8])
     header = json.loads(data[8 : 8 + size])
     kinds = {"F32": np.float32, "F16": np.float16}
-    return {n: np.frombuffer(data[8 + size :], kinds[e["dtype"]], count=int(np.prod(e["shape"])), offset=e["data_offsets"][0]).reshape(e["shape"])
-            for n, e in header.items() if n != "__metadata__"}
+    return {
+        n: np.frombuffer(
+            data[8 + size :],
+            kinds[e["dtype"]],
+            count=int(np.prod(e["shape"])),
+            offset=e["data_offsets"][0],
+        ).reshape(e["shape"])
+        for n, e in header.items()
+        if n != "__metadata__"
+    }
 
 
 def test_leaving_while_daemon_threads_trace_is_no_crash(up):
@@ -209,18 +221,42 @@ def test_leaving_while_daemon_threads_trace_is_no_crash(up):
         "time.sleep(0.5)\n"
     )
     for _ in range(3):
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
         assert done.returncode == 0 and "terminate" not in done.stderr, done.stderr[-500:]
 
 
-@pytest.mark.parametrize("wrong", ["\ud800", "x" * 100_000, b"x", 5, "/a\0b"], ids=["surrogate", "long", "bytes", "int", "nul"])
+@pytest.mark.parametrize(
+    "wrong",
+    ["\ud800", "x" * 100_000, b"x", 5, "/a\0b"],
+    ids=["surrogate", "long", "bytes", "int", "nul"],
+)
 def test_paths_and_names_are_refused_in_one_line(up, pocket, tmp_path, wrong):
     calls = [
-        lambda: up.load(wrong), lambda: up.random(wrong), lambda: up.merge([wrong], tmp_path), lambda: up.merge([tmp_path], wrong), lambda: up.batch(wrong, tmp_path), lambda: up.batch(tmp_path / "none", wrong),
-        lambda: up.experiment(wrong), lambda: up.experiment("sink", models=wrong), lambda: up.experiment("faithfulness", corpus=wrong, n=1), lambda: up.circuit(wrong),
-        lambda: up.load(device=wrong), lambda: up.from_state_dict(wrong, {}), lambda: pocket.trace("Mary", preset=wrong), lambda: pocket.prepare("Mary").scores(0, wrong),
+        lambda: up.load(wrong),
+        lambda: up.random(wrong),
+        lambda: up.merge([wrong], tmp_path),
+        lambda: up.merge([tmp_path], wrong),
+        lambda: up.batch(wrong, tmp_path),
+        lambda: up.batch(tmp_path / "none", wrong),
+        lambda: up.experiment(wrong),
+        lambda: up.experiment("sink", models=wrong),
+        lambda: up.experiment("faithfulness", corpus=wrong, n=1),
+        lambda: up.circuit(wrong),
+        lambda: up.load(device=wrong),
+        lambda: up.from_state_dict(wrong, {}),
+        lambda: pocket.trace("Mary", preset=wrong),
+        lambda: pocket.prepare("Mary").scores(0, wrong),
     ]
     for i, call in enumerate(calls):
         with pytest.raises((TypeError, ValueError, OSError)) as caught:
             call()
-        assert "\n" not in str(caught.value) and len(str(caught.value)) < 500, (i, str(caught.value)[:600])
+        assert "\n" not in str(caught.value) and len(str(caught.value)) < 500, (
+            i,
+            str(caught.value)[:600],
+        )

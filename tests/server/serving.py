@@ -1,4 +1,6 @@
-"""A running `unpack serve`, and requests to it. UNPACK names the program (default: build/release/unpack)."""
+"""A running `unpack serve`, and requests to it. UNPACK names the program (default:
+build/release/unpack).
+"""
 import http.client
 import json
 import os
@@ -19,7 +21,12 @@ class Server:
         # A Hugging Face cache of whoever runs the tests must not add models.
         environment = {**os.environ, "HF_HUB_CACHE": "/nonexistent"}
         port = [] if "--port" in options else ["--port", "0"]
-        self.process = subprocess.Popen([PROGRAM, "serve", *port, *map(str, options)], stderr=subprocess.PIPE, text=True, env=environment)
+        self.process = subprocess.Popen(
+            [PROGRAM, "serve", *port, *map(str, options)],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
         line = self.process.stderr.readline()
         found = re.search(r"http://127\.0\.0\.1:(\d+)/", line)
         if not found:
@@ -34,14 +41,24 @@ class Server:
         try:
             connection.request(method, path, body=body, headers=headers or {})
             response = connection.getresponse()
-            return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
+            return (
+                response.status,
+                {name.lower(): value for name, value in response.getheaders()},
+                response.read(),
+            )
         finally:
             connection.close()
 
     def post(self, name, body, headers=None, timeout=120):
         """(status, answer) of a JSON request; `body` may be bytes."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        status, _, answer = self.raw("POST", f"/api/{name}", data, {"Content-Type": "application/json", **(headers or {})}, timeout)
+        status, _, answer = self.raw(
+            "POST",
+            f"/api/{name}",
+            data,
+            {"Content-Type": "application/json", **(headers or {})},
+            timeout,
+        )
         return status, json.loads(answer)
 
     def ok(self, name, **body):
@@ -62,7 +79,9 @@ class Server:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def processor_time(self):
-        """Seconds that the server has computed: a busy machine makes it wait, which is not what is measured."""
+        """Seconds that the server has computed: a busy machine makes it wait, which is not what is
+        measured.
+        """
         with open(f"/proc/{self.process.pid}/stat") as file:
             fields = file.read().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -18,17 +18,32 @@ def test_what_a_node_reads_is_what_a_trace_rooted_there_sends_out(server, root, 
     if isinstance(rooted["entries"], list):
         assert reads["entries"] == pytest.approx(rooted["entries"], rel=1e-4, abs=1e-6)
     else:
-        assert [entry["neuron"] for entry in reads["entries"]["neurons"][:5]] == [entry["neuron"] for entry in rooted["entries"]["neurons"][:5]]
+        assert [entry["neuron"] for entry in reads["entries"]["neurons"][:5]] == [
+            entry["neuron"] for entry in rooted["entries"]["neurons"][:5]
+        ]
     assert reads["incoming"].keys() == rooted["incoming"].keys()
     for branch, listed in reads["incoming"].items():
-        sent = {f"{name}@{position}": credit for name, row in rooted["incoming"][branch].items() for position, credit in enumerate(row) if credit}
+        sent = {
+            f"{name}@{position}": credit
+            for name, row in rooted["incoming"][branch].items()
+            for position, credit in enumerate(row)
+            if credit
+        }
         strongest = sorted(sent, key=lambda node: -abs(sent[node]))[:5]
         assert [entry["node"] for entry in listed] == strongest
-        assert [entry["credit"] for entry in listed] == pytest.approx([sent[node] for node in strongest], rel=1e-4)
+        assert [entry["credit"] for entry in listed] == pytest.approx(
+            [sent[node] for node in strongest], rel=1e-4
+        )
 
 
 def test_reads_are_those_of_a_head_or_an_mlp(server):
-    for wrong, said in (({}, "root"), ({"root": "emb@3"}, "emb"), ({"root": "A5.H3@99"}, "99"), ({"root": "A5.H3@3", "top": 0}, "top"), ({"root": "A5.H3@3", "top_paths": 3}, "top_paths")):
+    for wrong, said in (
+        ({}, "root"),
+        ({"root": "emb@3"}, "emb"),
+        ({"root": "A5.H3@99"}, "99"),
+        ({"root": "A5.H3@3", "top": 0}, "top"),
+        ({"root": "A5.H3@3", "top_paths": 3}, "top_paths"),
+    ):
         status, answer = server.post("reads", {**QUESTION, **wrong})
         assert status == 400 and said in answer["error"], answer
 
@@ -37,7 +52,11 @@ def test_a_root_can_be_asked_for_without_every_node_that_it_reads(server):
     whole = server.ok("reroot", **QUESTION, root="A5.H3@13", top_paths=5)
     short = server.ok("reroot", **QUESTION, root="A5.H3@13", top_paths=5, incoming=False)
     assert whole["incoming"].keys() == {"K", "Q", "V"} and short["incoming"] == {}
-    assert short["paths"] == whole["paths"] and short["token_credit"] == whole["token_credit"] and short["entries"] == whole["entries"]
+    assert (
+        short["paths"] == whole["paths"]
+        and short["token_credit"] == whole["token_credit"]
+        and short["entries"] == whole["entries"]
+    )
 
 
 def test_a_nodes_writing_is_its_direct_credit(server):
@@ -46,7 +65,9 @@ def test_a_nodes_writing_is_its_direct_credit(server):
     effects = {entry["text"]: entry["logit"] for entry in written["promoted"] + written["lowered"]}
     other = next(text for text in effects if text != " Mary")
     trace = server.ok("trace", prompt=MARY, target=" Mary", versus=other, top_paths=0)
-    assert effects[" Mary"] - effects[other] == pytest.approx(trace["importance"]["A5.H3"], rel=1e-3)
+    assert effects[" Mary"] - effects[other] == pytest.approx(
+        trace["importance"]["A5.H3"], rel=1e-3
+    )
 
 
 def test_an_mlps_neurons_are_listed_as_asked(server):
@@ -75,7 +96,9 @@ def test_the_lens_agrees_with_predict(server):
 
 def test_both_spellings_are_suggested(server):
     found = server.ok("suggest", prompt=MARY, text="John")["suggestions"]
-    assert [entry["text"] for entry in found][:2] == [" John", "John"] and found[0]["probability"] > found[1]["probability"]
+    assert [entry["text"] for entry in found][:2] == [" John", "John"] and found[0][
+        "probability"
+    ] > found[1]["probability"]
     assert server.ok("suggest", prompt=MARY, top=1)["suggestions"][0]["text"] == " Mary"
 
 
@@ -84,7 +107,10 @@ def test_a_trace_is_told_in_words(server):
     assert len(sentences) == 2 and sentences[1]["node"] == "A5.H3@13"
     sentences = server.ok("words", **QUESTION, sentences=2, preset="paper")["sentences"]
     assert len(sentences) == 2 and sentences[0]["node"] == "A5.H3@13"
-    assert "looks 83% at Mary and copies it (V)" in sentences[0]["text"] and "A1.H1 at Mary feeds its keys (K)" in sentences[0]["text"]
+    assert (
+        "looks 83% at Mary and copies it (V)" in sentences[0]["text"]
+        and "A1.H1 at Mary feeds its keys (K)" in sentences[0]["text"]
+    )
 
 
 def test_one_node_is_told_as_among_the_others(server):
@@ -99,7 +125,9 @@ def test_an_answer_is_explained_token_by_token(server):
     own = server.ok("attribute", prompt=MARY, generate=2)
     assert [row["text"] for row in own["rows"]] == [" Mary", "."]
     given = server.ok("attribute", prompt=MARY, continuation=" Mary.")
-    assert [row["token_credit"] for row in given["rows"]] == [row["token_credit"] for row in own["rows"]]
+    assert [row["token_credit"] for row in given["rows"]] == [
+        row["token_credit"] for row in own["rows"]
+    ]
     trace = server.ok("trace", prompt=MARY, target=" Mary", top_paths=0)
     assert own["rows"][0]["token_credit"] == pytest.approx(trace["token_credit"], rel=1e-4)
 
@@ -107,17 +135,32 @@ def test_an_answer_is_explained_token_by_token(server):
 def test_what_a_head_writes_is_really_taken_out(server):
     zero = server.ok("intervene", **QUESTION, components=["A5.H3"], ablate="zero")
     hidden = server.ok("intervene", **QUESTION, cut="A5.H3")
-    assert zero["cut"]["target"] - zero["clean"]["target"] < -3 < -0.5 < hidden["cut"]["target"] - hidden["clean"]["target"]
-    assert [entry["text"] for entry in zero["clean"]["predictions"]][0] == " Mary" and len(zero["cut"]["predictions"]) == 10
-    same = server.ok("intervene", **QUESTION, components=["A5.H3", "MLP2@7"], ablate="mean", scale=1)
+    assert (
+        zero["cut"]["target"] - zero["clean"]["target"]
+        < -3
+        < -0.5
+        < hidden["cut"]["target"] - hidden["clean"]["target"]
+    )
+    assert [entry["text"] for entry in zero["clean"]["predictions"]][0] == " Mary" and len(
+        zero["cut"]["predictions"]
+    ) == 10
+    same = server.ok(
+        "intervene", **QUESTION, components=["A5.H3", "MLP2@7"], ablate="mean", scale=1
+    )
     assert same["cut"]["target"] == pytest.approx(same["clean"]["target"], rel=1e-4)
-    resampled = server.ok("intervene", **QUESTION, components=["A5.H3@13"], ablate="resample", patch_prompt=MARY)
+    resampled = server.ok(
+        "intervene", **QUESTION, components=["A5.H3@13"], ablate="resample", patch_prompt=MARY
+    )
     assert resampled["cut"]["target"] == pytest.approx(resampled["clean"]["target"], rel=1e-4)
 
 
 def test_nodes_are_proven_by_leaving_them_out_and_by_keeping_them_alone(server):
     nodes = ["A5.H3@13", "MLP0", "emb@2"]
-    for way in ({"ablate": "zero"}, {"ablate": "mean"}, {"ablate": "resample", "patch_prompt": MARY.replace("Mary", "Anna")}):
+    for way in (
+        {"ablate": "zero"},
+        {"ablate": "mean"},
+        {"ablate": "resample", "patch_prompt": MARY.replace("Mary", "Anna")},
+    ):
         proof = server.ok("prove", **QUESTION, components=nodes, **way)
         without = server.ok("intervene", **QUESTION, components=nodes, **way)
         only = server.ok("intervene", **QUESTION, components=nodes, keep=True, **way)
@@ -128,12 +171,18 @@ def test_nodes_are_proven_by_leaving_them_out_and_by_keeping_them_alone(server):
             assert values[name] == pytest.approx(answer["cut"]["target"], rel=1e-4, abs=1e-4), name
         way_back = values["clean"] - values["none"]
         assert proof["faithfulness"] == pytest.approx((values["only"] - values["none"]) / way_back)
-        assert proof["necessity"] == pytest.approx(1 - (values["without"] - values["none"]) / way_back)
+        assert proof["necessity"] == pytest.approx(
+            1 - (values["without"] - values["none"]) / way_back
+        )
         assert only["intervention"]["keep"] is True and "keep" not in without["intervention"]
     assert len({round(value, 3) for value in values.values()}) == 4
-    everything = [f"A{layer}.H{head}" for layer in range(8) for head in range(8)] + [f"MLP{layer}" for layer in range(8)]
+    everything = [f"A{layer}.H{head}" for layer in range(8) for head in range(8)] + [
+        f"MLP{layer}" for layer in range(8)
+    ]
     whole = server.ok("prove", **QUESTION, components=everything)
-    assert whole["faithfulness"] == pytest.approx(1, abs=1e-4) and whole["necessity"] == pytest.approx(1, abs=1e-4)
+    assert whole["faithfulness"] == pytest.approx(1, abs=1e-4) and whole[
+        "necessity"
+    ] == pytest.approx(1, abs=1e-4)
 
 
 REFUSED = [
@@ -181,7 +230,9 @@ def test_a_wrong_request_is_refused(server, name, body, message):
 def test_unknown_fields_methods_and_models_are_refused(server, name):
     needed = {"writes": {"node": "MLP0@0"}, "attention": {"heads": ["A0.H0"]}}.get(name, {})
     assert "unknown field" in server.refused(name, {"prompt": "x", "nothing": 1, **needed})
-    assert "not served" in server.refused(name, {"prompt": "x", "model": "other", **needed}, status=404)
+    assert "not served" in server.refused(
+        name, {"prompt": "x", "model": "other", **needed}, status=404
+    )
     assert "limit of 512" in server.refused(name, {"prompt": "word " * 3000, **needed})
     assert server.raw("GET", f"/api/{name}")[0] == 405
 
@@ -189,7 +240,16 @@ def test_unknown_fields_methods_and_models_are_refused(server, name):
 def test_the_queue_tells_where_a_question_stands(start):
     server = start()
     first, second = "a" * 24, "b" * 24
-    threads = [threading.Thread(target=lambda ticket=ticket: server.post("trace", {"prompt": ticket + " word" * 380, "top_paths": 10}, {"X-Unpack-Ticket": ticket})) for ticket in (first, second)]
+    threads = [
+        threading.Thread(
+            target=lambda ticket=ticket: server.post(
+                "trace",
+                {"prompt": ticket + " word" * 380, "top_paths": 10},
+                {"X-Unpack-Ticket": ticket},
+            )
+        )
+        for ticket in (first, second)
+    ]
     for thread in threads:
         thread.start()
         time.sleep(0.1)
@@ -200,7 +260,10 @@ def test_the_queue_tells_where_a_question_stands(start):
             assert status == 200
             seen[ticket].append(json.loads(answer))
         time.sleep(0.02)
-    assert any(place["state"] == "running" and place["what"] == "layers" and place["total"] == 8 for place in seen[first])
+    assert any(
+        place["state"] == "running" and place["what"] == "layers" and place["total"] == 8
+        for place in seen[first]
+    )
     assert any(place["state"] == "waiting" and place["before"] == 1 for place in seen[second])
     assert server.raw("GET", "/api/queue")[0] == 400
     assert server.raw("GET", "/api/queue?ticket=" + "c" * 100)[0] == 400
@@ -210,4 +273,6 @@ def test_the_queue_tells_where_a_question_stands(start):
 
 def test_bytes_that_are_no_text_are_told_apart(server):
     tokens = server.ok("tokenize", prompt="🙂")["tokens"]
-    assert "bytes" not in tokens[0] and any(set(token.get("bytes", "")) & set("0123456789ABCDEF") for token in tokens)
+    assert "bytes" not in tokens[0] and any(
+        set(token.get("bytes", "")) & set("0123456789ABCDEF") for token in tokens
+    )

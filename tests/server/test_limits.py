@@ -28,20 +28,29 @@ def test_too_many_waiting_requests_are_told_to_come_back(start):
     waits = []
 
     def ask(i):
-        status, headers, _ = running.raw("POST", "/api/trace", json.dumps({"prompt": f"{LONG[:900]} {i}"}), {"Content-Type": "application/json"})
+        status, headers, _ = running.raw(
+            "POST",
+            "/api/trace",
+            json.dumps({"prompt": f"{LONG[:900]} {i}"}),
+            {"Content-Type": "application/json"},
+        )
         statuses.append(status)
         if status == 429:
             waits.append(headers.get("retry-after"))
 
     in_parallel(16, ask)
-    assert len(waits) == statuses.count(429) and all(wait and int(wait) >= 1 for wait in waits), waits
+    assert len(waits) == statuses.count(429) and all(
+        wait and int(wait) >= 1 for wait in waits
+    ), waits
     assert set(statuses) == {200, 429} and statuses.count(200) >= 2
     assert running.ok("predict", prompt="still there")
 
 
 def test_one_model_does_not_wait_for_another(server):
     server.ok("predict", model="pocket-neox", prompt="load it")
-    busy = threading.Thread(target=lambda: server.post("trace", {"prompt": LONG, "top_paths": 2000}))
+    busy = threading.Thread(
+        target=lambda: server.post("trace", {"prompt": LONG, "top_paths": 2000})
+    )
     busy.start()
     begin = time.monotonic()
     server.ok("predict", model="pocket-neox", prompt="quick")
@@ -56,7 +65,10 @@ def test_a_request_over_the_time_limit_is_given_up(start):
     while len(running.ok("tokenize", prompt=text)["tokens"]) < 400:
         text += " " + LONG[:200]
     begin = time.monotonic()
-    status, answer = running.post("trace", {"prompt": text, "top_paths": 5000, "tau": 1e-9, "tau_rule": "entry", "preset": "paper"})
+    status, answer = running.post(
+        "trace",
+        {"prompt": text, "top_paths": 5000, "tau": 1e-9, "tau_rule": "entry", "preset": "paper"},
+    )
     took = time.monotonic() - begin
     assert status in (200, 504) and (status == 200 or "limit of 1000 ms" in answer["error"])
     assert took < 10
@@ -69,10 +81,17 @@ def test_closing_the_connection_stops_the_work(start):
     text = LONG
     while len(running.ok("tokenize", prompt=text)["tokens"]) < 400:
         text += " " + LONG[:200]
-    body = json.dumps({"prompt": text, "top_paths": 5000, "tau": 1e-9, "tau_rule": "entry", "preset": "paper"}).encode()
+    body = json.dumps(
+        {"prompt": text, "top_paths": 5000, "tau": 1e-9, "tau_rule": "entry", "preset": "paper"}
+    ).encode()
     for _ in range(4):
         with socket.create_connection(("127.0.0.1", running.port)) as connection:
-            connection.sendall(b"POST /api/trace HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            connection.sendall(
+                b"POST /api/trace HTTP/1.1\r\nHost: localhost\r\nContent-Type:"
+                b" application/json\r\nContent-Length: %d\r\n\r\n"
+                % len(body)
+                + body
+            )
             time.sleep(0.3)
     # None of the four may go on: the next one would wait for them.
     begin = time.monotonic()
@@ -86,7 +105,9 @@ def metric(running, name):
 
 
 def test_kept_prompts_stay_within_their_bound(start):
-    """What is counted is what is kept: edge sets of several options included. The bound holds for the counter, and for the process with what one question takes."""
+    """What is counted is what is kept: edge sets of several options included. The bound holds for
+    the counter, and for the process with what one question takes.
+    """
     running = start("--cache", 64)
     settled = None
     for index in range(24):
@@ -100,7 +121,9 @@ def test_kept_prompts_stay_within_their_bound(start):
 
 
 def test_memory_stays_within_its_bound_under_load():
-    """tools/soak.py for a few seconds: eight clients, three models, wrong and cut-off requests among them."""
+    """tools/soak.py for a few seconds: eight clients, three models, wrong and cut-off requests
+    among them.
+    """
     seen = soak.soak(8, cache=32)
     assert seen["answers"][200] > 5 and seen["kept"] > 0
 
@@ -150,7 +173,12 @@ def test_connections_that_drip_do_not_lock_others_out(start):
 def test_a_client_that_closes_its_own_direction_gets_its_answer(server):
     body = json.dumps({"prompt": LONG[:600], "top_paths": 500}).encode()
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
-        connection.sendall(b"POST /api/trace HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        connection.sendall(
+            b"POST /api/trace HTTP/1.1\r\nHost: localhost\r\nContent-Type:"
+            b" application/json\r\nContent-Length: %d\r\n\r\n"
+            % len(body)
+            + body
+        )
         connection.shutdown(socket.SHUT_WR)
         answer = b""
         while part := connection.recv(65536):
@@ -166,7 +194,18 @@ def test_a_signal_ends_it_cleanly_even_in_the_middle_of_work(number):
 
         def ask():
             try:
-                statuses.append(running.post("trace", {"prompt": LONG, "top_paths": 5000, "tau": 1e-9, "tau_rule": "entry", "preset": "paper"})[0])
+                statuses.append(
+                    running.post(
+                        "trace",
+                        {
+                            "prompt": LONG,
+                            "top_paths": 5000,
+                            "tau": 1e-9,
+                            "tau_rule": "entry",
+                            "preset": "paper",
+                        },
+                    )[0]
+                )
             except OSError:
                 statuses.append("closed")
 

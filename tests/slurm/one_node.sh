@@ -20,7 +20,8 @@ chmod 755 "$folder" "$folder/munge"
 dd if=/dev/urandom of="$folder/munge/key" bs=128 count=1 2>/dev/null
 chmod 400 "$folder/munge/key"
 chmod 711 "$folder/munge"
-munged --force --key-file="$folder/munge/key" --socket="$folder/munge/socket" --pid-file="$folder/munged.pid" --log-file="$folder/munge/log" \
+munged --force --key-file="$folder/munge/key" --socket="$folder/munge/socket" \
+  --pid-file="$folder/munged.pid" --log-file="$folder/munge/log" \
   --seed-file="$folder/munge/seed"
 cpus=$(nproc)
 cat > "$folder/slurm.conf" <<CONF

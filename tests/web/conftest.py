@@ -36,15 +36,22 @@ class Page:
 
     def __init__(self, driver, url):
         self.driver, self.url = driver, url
-        # What the page before this one, which may be another server's, still had under way is not this one's.
+        # What the page before this one, which may be another server's, still had under way is not
+        # this one's.
         driver.get("about:blank")
         for kind in ("browser", "performance"):
             driver.get_log(kind)
 
     def open(self, state="", width=1280, height=900, dark=False):
         self.driver.get("about:blank")
-        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False})
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]})
+        self.driver.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False},
+        )
+        self.driver.execute_cdp_cmd(
+            "Emulation.setEmulatedMedia",
+            {"features": [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]},
+        )
         self.driver.get(f"{self.url}/{state}")
         if "prompt=" in state:
             self.settled()
@@ -53,7 +60,9 @@ class Page:
         return self
 
     def wait(self, condition, seconds=20, message=""):
-        return WebDriverWait(self.driver, seconds, poll_frequency=0.02).until(lambda _: condition(), message)
+        return WebDriverWait(self.driver, seconds, poll_frequency=0.02).until(
+            lambda _: condition(), message
+        )
 
     def all(self, selector):
         return self.driver.find_elements(By.CSS_SELECTOR, selector)
@@ -65,7 +74,10 @@ class Page:
         return self.js("return document.querySelector(arguments[0])?.textContent ?? ''", selector)
 
     def texts(self, selector):
-        return self.js("return [...document.querySelectorAll(arguments[0])].map((e) => e.textContent)", selector)
+        return self.js(
+            "return [...document.querySelectorAll(arguments[0])].map((e) => e.textContent)",
+            selector,
+        )
 
     def js(self, script, *args):
         return self.driver.execute_script(script, *args)
@@ -73,14 +85,29 @@ class Page:
     def click(self, selector, kind="click", shift=False):
         self.one(selector)
         # Nodes of the graph are SVG and may lie under a scroll edge: the event is what counts.
-        self.js("const e = document.querySelector(arguments[0]); e.dispatchEvent(new MouseEvent(arguments[1], {bubbles: true, shiftKey: arguments[2]}))", selector, kind, shift)
+        self.js(
+            (
+                "const e = document.querySelector(arguments[0]); e.dispatchEvent(new"
+                " MouseEvent(arguments[1], {bubbles: true, shiftKey: arguments[2]}))"
+            ),
+            selector,
+            kind,
+            shift,
+        )
 
     def node(self, name, kind="click", shift=False):
         self.click(f'#graph [data-node="{name}"]', kind, shift)
 
     def choose(self, selector, value):
         self.one(selector)
-        self.js("const e = document.querySelector(arguments[0]); e.value = arguments[1]; e.dispatchEvent(new Event('change', {bubbles: true}))", selector, value)
+        self.js(
+            (
+                "const e = document.querySelector(arguments[0]); e.value = arguments[1];"
+                " e.dispatchEvent(new Event('change', {bubbles: true}))"
+            ),
+            selector,
+            value,
+        )
 
     def type(self, selector, text):
         field = self.one(selector)
@@ -89,11 +116,24 @@ class Page:
 
     def slide(self, selector, value):
         self.one(selector)
-        self.js("const e = document.querySelector(arguments[0]); e.value = arguments[1]; e.dispatchEvent(new Event('input', {bubbles: true})); e.dispatchEvent(new Event('change', {bubbles: true}))", selector, value)
+        self.js(
+            (
+                "const e = document.querySelector(arguments[0]); e.value = arguments[1];"
+                " e.dispatchEvent(new Event('input', {bubbles: true})); e.dispatchEvent(new"
+                " Event('change', {bubbles: true}))"
+            ),
+            selector,
+            value,
+        )
 
     def settled(self):
         """The question in the address is answered."""
-        self.wait(lambda: self.js("return document.querySelector('.answer')?.getAttribute('aria-busy') === 'false' && !document.querySelector('.answer.of-before')"))
+        self.wait(
+            lambda: self.js(
+                "return document.querySelector('.answer')?.getAttribute('aria-busy') === 'false' &&"
+                " !document.querySelector('.answer.of-before')"
+            )
+        )
 
     def hash(self):
         return self.js("return decodeURIComponent(location.hash.replaceAll('+', ' '))")
@@ -106,13 +146,21 @@ class Page:
             return
         size = self.js("return [innerWidth, document.documentElement.scrollHeight]")
         clip = {"x": 0, "y": 0, "width": size[0], "height": min(size[1], 5000), "scale": 1}
-        picture = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
+        picture = self.driver.execute_cdp_cmd(
+            "Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip}
+        )
         Path(SHOTS, f"{name}.png").write_bytes(base64.b64decode(picture["data"]))
 
     def problems(self):
         """Console errors, refused content and anything that was asked of another host."""
-        # A connection that the browser kept open and the server closed is asked for again by the page itself.
-        severe = [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING") and "ERR_SOCKET_NOT_CONNECTED" not in entry["message"]]
+        # A connection that the browser kept open and the server closed is asked for again by the
+        # page itself.
+        severe = [
+            entry["message"]
+            for entry in self.driver.get_log("browser")
+            if entry["level"] in ("SEVERE", "WARNING")
+            and "ERR_SOCKET_NOT_CONNECTED" not in entry["message"]
+        ]
         foreign = []
         for entry in self.driver.get_log("performance"):
             if "Network.requestWillBeSent\"" not in entry["message"]:
@@ -138,10 +186,20 @@ def downloads(tmp_path_factory):
 @pytest.fixture(scope="session")
 def driver(downloads):
     options = Options()
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking", "--disable-component-update", "--no-first-run"):
+    for argument in (
+        "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+        "--disable-background-networking", "--disable-component-update", "--no-first-run"
+    ):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    options.add_experimental_option("prefs", {"download.default_directory": str(downloads), "download.prompt_for_download": False, "profile.default_content_setting_values.automatic_downloads": 1})
+    options.add_experimental_option(
+        "prefs",
+        {
+            "download.default_directory": str(downloads),
+            "download.prompt_for_download": False,
+            "profile.default_content_setting_values.automatic_downloads": 1,
+        },
+    )
     browser = webdriver.Chrome(service=Driver("/usr/bin/chromedriver"), options=options)
     yield browser
     browser.quit()

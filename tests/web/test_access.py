@@ -25,12 +25,19 @@ def locked(driver, guarded):
     page.js("sessionStorage.clear()")
     driver.get("about:blank")
     time.sleep(0.3)
-    for log in ("browser", "performance"):  # refused requests are logged by the browser itself; the next test has another server
+    for log in (
+        "browser",
+        "performance",
+    ):  # refused requests are logged by the browser itself; the next test has another server
         driver.get_log(log)
 
 
 def addresses(page):
-    return [entry["message"] for entry in page.driver.get_log("performance") if "Network.requestWillBeSent\"" in entry["message"]]
+    return [
+        entry["message"]
+        for entry in page.driver.get_log("performance")
+        if "Network.requestWillBeSent\"" in entry["message"]
+    ]
 
 
 @pytest.mark.parametrize("carried", ["/?token=" + SECRET + why(), "/" + why(token=SECRET)])
@@ -38,17 +45,23 @@ def test_the_address_brings_the_token_and_forgets_it(locked, carried):
     locked.driver.get(locked.url + carried)
     locked.settled()
     assert locked.all("#graph .edge")
-    assert SECRET not in locked.js("return location.href") and "prompt=" in locked.js("return location.hash")
+    assert SECRET not in locked.js("return location.href") and "prompt=" in locked.js(
+        "return location.hash"
+    )
     locked.one(".sentences")  # the last that is asked for the first address
     # The tab keeps it: a reload needs no other.
     addresses(locked)
     locked.driver.refresh()
     locked.settled()
     assert locked.all("#graph .edge")
-    assert not any(f"token={SECRET}" in message for message in addresses(locked)), "never in an address again"
+    assert not any(
+        f"token={SECRET}" in message for message in addresses(locked)
+    ), "never in an address again"
     locked.click("#copy-link")
     locked.wait(lambda: locked.text("#copy-link") == "Copied" or locked.all('[aria-label="Link"]'))
-    assert not locked.all('[aria-label="Link"]') or SECRET not in locked.one('[aria-label="Link"]').get_attribute("value")
+    assert not locked.all('[aria-label="Link"]') or SECRET not in locked.one(
+        '[aria-label="Link"]'
+    ).get_attribute("value")
 
 
 def test_without_one_the_page_asks(locked):

@@ -26,7 +26,9 @@ def test_a_head_that_carries_the_answer_is_seen_to_matter_when_it_is_taken_out(p
     for how in ("mean", "resample"):
         page.choose("#ablate", how)
         page.click("#run-test")
-        page.wait(lambda: ("its mean" if how == "mean" else "second prompt") in page.text(".measured"))
+        page.wait(
+            lambda: ("its mean" if how == "mean" else "second prompt") in page.text(".measured")
+        )
         assert measured(page)[1] < -3
     # Twice as much of it is steering, not ablation.
     page.choose("#ablate", "zero")
@@ -59,7 +61,14 @@ def test_several_pins_are_taken_out_at_once_and_at_every_position(page):
 
 def occupy(server):
     """Two long prompts, one at work and one waiting."""
-    threads = [threading.Thread(target=lambda n=n: server.post("trace", {"prompt": f"{n} {time.time()} " + "word " * 380, "top_paths": 10})) for n in range(2)]
+    threads = [
+        threading.Thread(
+            target=lambda n=n: server.post(
+                "trace", {"prompt": f"{n} {time.time()} " + "word " * 380, "top_paths": 10}
+            )
+        )
+        for n in range(2)
+    ]
     for thread in threads:
         thread.start()
         time.sleep(0.2)
@@ -108,7 +117,9 @@ def test_an_old_answer_loses_its_colours_while_the_prompt_is_changed(page):
     page.wait(lambda: page.all(".why.stale"))
     assert "grayscale" in page.js("return getComputedStyle(document.querySelector('.why')).filter")
     assert "greyed out" in page.text(".note")
-    assert not page.js("return [...document.querySelectorAll('.chips .chip')].some((e) => e.style.background)")
+    assert not page.js(
+        "return [...document.querySelectorAll('.chips .chip')].some((e) => e.style.background)"
+    )
     page.one("#prompt").send_keys(Keys.ESCAPE)
     page.wait(lambda: not page.all(".why.stale"))
 
@@ -122,7 +133,10 @@ def test_an_old_answer_loses_its_colours_after_an_error(page):
 
 def test_a_paste_of_thousands_of_words_shows_one_number(page):
     page.open()
-    page.js("const e = document.querySelector('#prompt'); e.value = 'word '.repeat(3000); e.dispatchEvent(new Event('input', {bubbles: true}))")
+    page.js(
+        "const e = document.querySelector('#prompt'); e.value = 'word '.repeat(3000);"
+        " e.dispatchEvent(new Event('input', {bubbles: true}))"
+    )
     page.wait(lambda: "more than the limit of 512" in page.text(".problem"))
     assert not page.all(".count")
     page.driver.get_log("browser")
@@ -138,12 +152,20 @@ def test_after_an_outage_the_same_question_is_asked_again(page):
         page.open(why())
         server.stop()
         page.js("location.hash = arguments[0]", why(root="A5.H3@13"))
-        page.wait(lambda: "does not answer" in page.text(".problem") and page.all(".retry") and page.all(".why.stale"))
+        page.wait(
+            lambda: "does not answer" in page.text(".problem")
+            and page.all(".retry")
+            and page.all(".why.stale")
+        )
         page.click(".retry")  # nobody there: still a problem, still a way out
         page.wait(lambda: "does not answer" in page.text(".problem"))
         again = Server("--port", str(server.port))
         page.js("document.querySelector('.retry')?.click()")  # unless it was tried again by itself
-        page.wait(lambda: page.root() == "A5.H3@13" and not page.all(".problem") and not page.all(".why.stale"))
+        page.wait(
+            lambda: page.root() == "A5.H3@13"
+            and not page.all(".problem")
+            and not page.all(".why.stale")
+        )
     finally:
         page.driver.get("about:blank")
         for running in (again, server):
@@ -152,7 +174,13 @@ def test_after_an_outage_the_same_question_is_asked_again(page):
         page.driver.get_log("browser")  # refused connections are logged by the browser
 
 
-@pytest.mark.parametrize("options, status", [(("--time-limit", "1"), "longer than the limit"), (("--max-waiting", "1"), "too many requests")])
+@pytest.mark.parametrize(
+    "options, status",
+    [
+        (("--time-limit", "1"), "longer than the limit"),
+        (("--max-waiting", "1"), "too many requests"),
+    ],
+)
 def test_limits_of_the_server_can_be_tried_again(page, options, status):
     server = Server(*options)
     page.url = server.url
@@ -160,7 +188,10 @@ def test_limits_of_the_server_can_be_tried_again(page, options, status):
     try:
         if "--max-waiting" in options:
             busy = occupy(server)
-        page.driver.get(f"{server.url}/{state(prompt=MARY + ' her ' * 80 if '--time-limit' in options else MARY)}")
+        page.driver.get(
+            f"{server.url}/"
+            f"{state(prompt=MARY + ' her ' * 80 if '--time-limit' in options else MARY)}"
+        )
         page.wait(lambda: status in page.text(".problem") and page.all(".retry"), seconds=40)
     finally:
         page.driver.get("about:blank")
@@ -191,7 +222,10 @@ def test_a_new_prompt_has_its_own_target_and_no_contrast(page):
     page.wait(lambda: "France" in page.hash())
     page.settled()
     assert "target" not in page.hash() and "versus" not in page.hash()
-    assert "Mary" not in page.one("#target").get_attribute("value") and page.one("#versus").get_attribute("value") == "any other"
+    assert (
+        "Mary" not in page.one("#target").get_attribute("value")
+        and page.one("#versus").get_attribute("value") == "any other"
+    )
 
 
 def test_another_model_is_asked_the_same(page):
@@ -205,7 +239,8 @@ def test_another_model_is_asked_the_same(page):
 
 
 def test_back_goes_through_the_questions(page):
-    # A tab of its own: past fifty entries the browser drops those that no hand made, and the tab of the other tests has them.
+    # A tab of its own: past fifty entries the browser drops those that no hand made, and the tab of
+    # the other tests has them.
     others = page.driver.current_window_handle
     page.driver.switch_to.new_window("tab")
     try:
@@ -221,7 +256,9 @@ def test_back_goes_through_the_questions(page):
         assert page.js("return document.title").startswith("Why ·them? They were all men")
         page.driver.back()
         page.wait(lambda: page.one("#target").get_attribute("value") == "·Mary")
-        page.wait(lambda: page.js("return document.title").startswith("Why ·Mary rather than ·John?"))
+        page.wait(
+            lambda: page.js("return document.title").startswith("Why ·Mary rather than ·John?")
+        )
         page.js("history.go(-3)")
         page.wait(lambda: page.all(".start .example"))
     finally:
@@ -246,21 +283,35 @@ def test_a_question_behind_others_says_so_and_can_be_cancelled(page, server):
 def test_a_long_prompt_is_prepared_with_a_progress_bar_and_can_be_cancelled(page):
     """How long that takes depends on the machine: the answers stand in for a slow one."""
     page.open(state(prompt="x"))
-    page.js("""const ask = window.fetch; window.fetch = (path, init) => {
-        if (path.startsWith('/api/queue')) return Promise.resolve(new Response(JSON.stringify({state: 'running', before: 0, what: 'layers', done: 2, total: 7})));
+    page.js(
+        """const ask = window.fetch; window.fetch = (path, init) => {
+        const place = {state: 'running', before: 0, what: 'layers', done: 2, total: 7};
+        if (path.startsWith('/api/queue'))
+          return Promise.resolve(new Response(JSON.stringify(place)));
         if (path !== '/api/trace') return ask(path, init);
-        return new Promise((_, fail) => init.signal.addEventListener('abort', () => { window.aborted = true; fail(new Error('aborted')); })); };
-        location.hash = arguments[0]""", state(prompt=MARY))
+        return new Promise((_, fail) => init.signal.addEventListener('abort', () => {
+          window.aborted = true; fail(new Error('aborted')); })); };
+        location.hash = arguments[0]""",
+        state(prompt=MARY),
+    )
     page.wait(lambda: "preparing the prompt, layer 3 of 7" in page.text(".progress"))
-    assert page.js("return parseFloat(document.querySelector('.progress .track > span').style.width)") == 37.5
+    assert (
+        page.js("return parseFloat(document.querySelector('.progress .track > span').style.width)")
+        == 37.5
+    )
     page.click(".progress .cancel")
     page.wait(lambda: page.all(".problem.quiet") and page.js("return window.aborted"))
 
 
 def test_the_progress_bar_of_a_real_long_prompt_grows(page):
     page.open()
-    page.js("location.hash = arguments[0]", state(prompt="It was a long day and the men went on. " * 40 + str(time.time())))
-    width = "return parseFloat(document.querySelector('.progress .track > span')?.style.width || '0')"
+    page.js(
+        "location.hash = arguments[0]",
+        state(prompt="It was a long day and the men went on. " * 40 + str(time.time())),
+    )
+    width = (
+        "return parseFloat(document.querySelector('.progress .track > span')?.style.width || '0')"
+    )
     first = page.wait(lambda: page.js(width), seconds=40)
     assert re.search(r"preparing the prompt, layer \d of 8", page.text(".progress"))
     page.wait(lambda: page.js(width) > first + 10 or page.all("#graph .edge"), seconds=40)

@@ -7,16 +7,27 @@ from asking import MARY
 from conftest import Page
 from serving import ROOT, Server
 
-TEMPLATE = "{% for m in messages %}<{{ m.role }}> {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
-TURNS = [["user", "Mary and John went to the store."], ["assistant", "John gave a drink to Mary."], ["user", "Who got a drink from John?"]]
-MESSAGES = [{"role": "system", "content": "Be kind."}] + [{"role": role, "content": content} for role, content in TURNS]
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}> {{ m.content }}\n{% endfor %}{% if add_generation_prompt"
+    " %}<assistant>{% endif %}"
+)
+TURNS = [
+    ["user", "Mary and John went to the store."],
+    ["assistant", "John gave a drink to Mary."],
+    ["user", "Who got a drink from John?"],
+]
+MESSAGES = [{"role": "system", "content": "Be kind."}] + [
+    {"role": role, "content": content} for role, content in TURNS
+]
 
 
 @pytest.fixture(scope="module")
 def talking(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models") / "chatty"
     shutil.copytree(ROOT / "models" / "pocket-gpt2", folder)
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE, "eos_token": "<|endoftext|>"}))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"chat_template": TEMPLATE, "eos_token": "<|endoftext|>"})
+    )
     running = Server("--model", folder)
     yield running
     running.close()
@@ -31,7 +42,14 @@ def chat(driver, talking):
 
 def write(page, selector, text):
     page.wait(lambda: page.all(selector))
-    page.js("const e = [...document.querySelectorAll(arguments[0])].at(-1); e.value = arguments[1]; e.dispatchEvent(new Event('input', {bubbles: true}))", selector, text)
+    page.js(
+        (
+            "const e = [...document.querySelectorAll(arguments[0])].at(-1); e.value = arguments[1];"
+            " e.dispatchEvent(new Event('input', {bubbles: true}))"
+        ),
+        selector,
+        text,
+    )
 
 
 def converse(page):
@@ -43,7 +61,10 @@ def converse(page):
             page.click("#add-turn")
         page.wait(lambda: len(page.all(".turn-text")) == index + 1)
         write(page, ".turn-text", content)
-    page.wait(lambda: page.texts(".turn[data-turn]") and page.js("return document.querySelectorAll('.turn[data-turn]').length") == 4)
+    page.wait(
+        lambda: page.texts(".turn[data-turn]")
+        and page.js("return document.querySelectorAll('.turn[data-turn]').length") == 4
+    )
 
 
 def shown(text):
@@ -59,8 +80,12 @@ def test_a_conversation_is_traced_through_the_template_with_its_turns_as_groups(
     want = talking.ok("trace", messages=MESSAGES, group_by="turn")
     chat.wait(lambda: len(chat.texts(".turn b")) == 4)
     assert "".join(chat.texts(".chips .chip:not(.plain)")).startswith("<system>·Be·kind.")
-    assert [shown(text) for text in chat.texts(".turn b")] == pytest.approx([group["credit"] for group in want["groups"][:4]], rel=0.01, abs=0.001)
-    assert chat.js("return [...document.querySelectorAll('.turn[data-turn]')].map((e) => e.dataset.turn)") == [group["name"] for group in want["groups"][:4]]
+    assert [shown(text) for text in chat.texts(".turn b")] == pytest.approx(
+        [group["credit"] for group in want["groups"][:4]], rel=0.01, abs=0.001
+    )
+    assert chat.js(
+        "return [...document.querySelectorAll('.turn[data-turn]')].map((e) => e.dataset.turn)"
+    ) == [group["name"] for group in want["groups"][:4]]
     assert chat.driver.title.endswith("Who got a drink from John? · unpack")
     chat.shot("talk-asked")
     # The link shows the same, and the conversation can be changed and taken back.
@@ -69,7 +94,10 @@ def test_a_conversation_is_traced_through_the_template_with_its_turns_as_groups(
     chat.driver.get(f"{chat.url}/{address}")
     chat.wait(lambda: len(chat.texts(".turn b")) == 4)
     chat.click("#edit")
-    chat.wait(lambda: [e.get_attribute("value") for e in chat.all(".turn-text")] == [content for _, content in TURNS])
+    chat.wait(
+        lambda: [e.get_attribute("value") for e in chat.all(".turn-text")]
+        == [content for _, content in TURNS]
+    )
     chat.click("[aria-label='Remove turn 2']")
     chat.wait(lambda: len(chat.all(".turn-text")) == 2 and chat.all(".of-before"))
     chat.click("#ask-talk")
@@ -88,12 +116,40 @@ def test_the_second_conversation_differs_in_its_last_turn(chat, talking):
     chat.wait(lambda: chat.texts(".tokens .changed .word") == ["·John", "·Mary"], seconds=30)
     # What a component writes in it can be put in its place.
     patched = [*MESSAGES[:3], {"role": "user", "content": other}]
-    got = talking.ok("intervene", messages=MESSAGES, patch_messages=patched, components=["MLP0"], ablate="resample", target=" Mary")
+    got = talking.ok(
+        "intervene",
+        messages=MESSAGES,
+        patch_messages=patched,
+        components=["MLP0"],
+        ablate="resample",
+        target=" Mary",
+    )
     assert got["clean"]["target"] != got["cut"]["target"]
-    same = talking.ok("intervene", messages=MESSAGES, patch_messages=MESSAGES, components=["MLP0"], ablate="resample", target=" Mary")
+    same = talking.ok(
+        "intervene",
+        messages=MESSAGES,
+        patch_messages=MESSAGES,
+        components=["MLP0"],
+        ablate="resample",
+        target=" Mary",
+    )
     assert same["clean"]["target"] == pytest.approx(same["cut"]["target"], abs=1e-4)
-    for bad, message in (("x", "messages"), ([{"role": "user", "content": "Hi"}], "one length"), ([], "message"), ([7], "message")):
-        assert message in talking.refused("intervene", {"messages": MESSAGES, "patch_messages": bad, "components": ["MLP0"], "ablate": "resample", "target": " Mary"})
+    for bad, message in (
+        ("x", "messages"),
+        ([{"role": "user", "content": "Hi"}], "one length"),
+        ([], "message"),
+        ([7], "message"),
+    ):
+        assert message in talking.refused(
+            "intervene",
+            {
+                "messages": MESSAGES,
+                "patch_messages": bad,
+                "components": ["MLP0"],
+                "ablate": "resample",
+                "target": " Mary",
+            },
+        )
 
 
 def test_a_token_of_the_models_turn_is_explained_in_the_graph(chat):

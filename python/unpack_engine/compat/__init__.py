@@ -3,14 +3,18 @@
     from unpack_engine.compat import Tracer
 
     tracer = Tracer("pocket-gpt2")
-    result = tracer.trace("Mary and John went to the store. John gave a drink to", target=" Mary", distractor=" John")
+    result = tracer.trace("Mary and John went to the store. John gave a drink to", target=" Mary", \
+      distractor=" John")
     result.print()
 
-`discover`, `discover_one`, `Circuit`, `validate` and `compat.viz.CircuitGraph` are there under their names, too.
+`discover`, `discover_one`, `Circuit`, `validate` and `compat.viz.CircuitGraph` are there under
+their names, too.
 
-Settings are translated as follows: branches "k" follows keys alone, "kqv" all three branches; mlp_rule "weighted" is mlp="linearized", "l2" is
-mlp="l2"; aligned is dispatch="aligned", otherwise "gate". Key and query scores are centred and a root is explained in the target's direction,
-as in that package's released program. The method as the paper states it is `Prepared.trace`, whose defaults differ.
+Settings are translated as follows: branches "k" follows keys alone, "kqv" all three branches;
+mlp_rule "weighted" is mlp="linearized", "l2" is mlp="l2"; aligned is dispatch="aligned", otherwise
+"gate". Key and query scores are centred and a root is explained in the target's direction, as in
+that package's released program. The method as the paper states it is `Prepared.trace`, whose
+defaults differ.
 """
 from __future__ import annotations
 
@@ -29,7 +33,8 @@ from ..prepared import Prepared
 from ..results import Trace
 
 __all__ = [
-    "PRESETS", "Circuit", "Path", "Prep", "TraceConfig", "TraceResult", "Tracer", "discover", "discover_one", "trace_from_prep", "validate", "viz",
+    "PRESETS", "Circuit", "Path", "Prep", "TraceConfig", "TraceResult", "Tracer", "discover",
+    "discover_one", "trace_from_prep", "validate", "viz"
 ]
 
 
@@ -47,9 +52,13 @@ class TraceConfig:
 
     def __post_init__(self) -> None:
         if self.branches not in ("k", "kqv"):
-            raise ValueError(f"branches must be one of 'k', 'kqv', not {check.shown(self.branches)}")
+            raise ValueError(
+                f"branches must be one of 'k', 'kqv', not {check.shown(self.branches)}"
+            )
         if self.mlp_rule not in ("weighted", "l2"):
-            raise ValueError(f"mlp_rule must be one of 'weighted', 'l2', not {check.shown(self.mlp_rule)}")
+            raise ValueError(
+                f"mlp_rule must be one of 'weighted', 'l2', not {check.shown(self.mlp_rule)}"
+            )
         if self.aligned and self.mlp_rule == "l2":
             raise ValueError("aligned goes with mlp_rule 'weighted', not with 'l2'")
 
@@ -57,7 +66,11 @@ class TraceConfig:
         """Of the K, Q and V branches."""
         if self.branches == "k":
             return (1.0, 0.0, 0.0)
-        given = self.branch_weights if self.branch_weights is not None else {"K": 0.333, "Q": 0.333, "V": 0.333}
+        given = (
+            self.branch_weights
+            if self.branch_weights is not None
+            else {"K": 0.333, "Q": 0.333, "V": 0.333}
+        )
         return (float(given.get("K", 0.0)), float(given.get("Q", 0.0)), float(given.get("V", 0.0)))
 
 
@@ -77,13 +90,19 @@ def _config(config: Union[None, str, TraceConfig], changes: Mapping[str, Any]) -
         config = "kqv_aligned"
     if isinstance(config, str):
         if config not in PRESETS:
-            raise ValueError(f"config must be one of {', '.join(map(repr, PRESETS))}, or a TraceConfig, not {check.shown(config)}")
+            raise ValueError(
+                f"config must be one of {', '.join(map(repr, PRESETS))}, or a TraceConfig, not"
+                f" {check.shown(config)}"
+            )
         config = PRESETS[config]
     if not isinstance(config, TraceConfig):
         raise TypeError(f"config must be a str or a TraceConfig, not {type(config).__name__}")
     unknown = sorted(set(changes) - set(TraceConfig.__dataclass_fields__))
     if unknown:
-        raise TypeError(f"{unknown[0]} is no setting of TraceConfig: use {', '.join(TraceConfig.__dataclass_fields__)}")
+        raise TypeError(
+            f"{unknown[0]} is no setting of TraceConfig: use"
+            f" {', '.join(TraceConfig.__dataclass_fields__)}"
+        )
     return replace(config, **changes)
 
 
@@ -175,7 +194,9 @@ class TraceResult:
     @property
     def component_flow(self) -> Dict[str, float]:
         """Credit that reached each component, summed over positions."""
-        return {_old_name(name): float(credit.sum()) for name, credit in self.trace.node_credit.items()}
+        return {
+            _old_name(name): float(credit.sum()) for name, credit in self.trace.node_credit.items()
+        }
 
     @property
     def paths(self) -> List[Path]:
@@ -188,10 +209,22 @@ class TraceResult:
                 name, position = node.split("@")
                 head = name.startswith("A")
                 components.append(_old_name(name))
-                hops.append(f"{components[-1]}{f'[{branch}]' if head and branch else ''}@{position}")
+                hops.append(
+                    f"{components[-1]}{f'[{branch}]' if head and branch else ''}@{position}"
+                )
                 modes += [branch] if head and branch else []
             source = int(path.nodes[0].split("@")[1])
-            out.append(Path(" → ".join(hops), components, source, texts[source], path.percent, path.credit, modes))
+            out.append(
+                Path(
+                    " → ".join(hops),
+                    components,
+                    source,
+                    texts[source],
+                    path.percent,
+                    path.credit,
+                    modes,
+                )
+            )
         return out
 
     def print_tokens(self) -> None:
@@ -213,7 +246,10 @@ class TraceResult:
     def print(self) -> None:
         """Everything."""
         target = self.trace.target
-        print(f"target {target['text']!r}" + (f" against {target['versus_text']!r}" if target["versus_text"] is not None else ""))
+        print(
+            f"target {target['text']!r}"
+            + (f" against {target['versus_text']!r}" if target["versus_text"] is not None else "")
+        )
         self.print_tokens()
         self.print_paths()
         self.print_components()
@@ -229,7 +265,9 @@ def _old_name(name: str) -> str:
 
 
 def trace_from_prep(prep: Prep, cfg: TraceConfig, root: Optional[str] = None) -> TraceResult:
-    """Answers for a prepared prompt, from the target or from a root: 'attn_9_head_9', 'attn_9_head_9@13'."""
+    """Answers for a prepared prompt, from the target or from a root: 'attn_9_head_9',
+    'attn_9_head_9@13'.
+    """
     if not isinstance(prep, Prep):
         raise TypeError(f"prep must come from Tracer.prepare, not {type(prep).__name__}")
     if root is not None and "@" not in check.text("root", root):
@@ -255,22 +293,39 @@ class Tracer:
     """A model under the paper's package's name.
 
     >>> tracer = Tracer("pocket-gpt2")
-    >>> result = tracer.trace("Mary and John went to the store. John gave a drink to", target=" Mary", distractor=" John", config="kqv_aligned")
+    >>> result = tracer.trace(
+    ...     "Mary and John went to the store. John gave a drink to",
+    ...     target=" Mary",
+    ...     distractor=" John",
+    ...     config="kqv_aligned",
+    ... )
     >>> len(result.token_attribution)
     14
     """
 
     def __init__(
-        self, model_name_or_path: Union[str, Model] = "pocket-gpt2", *, model: Any = None, tokenizer: Any = None, cache_dir: Optional[str] = None, **loading: Any
+        self,
+        model_name_or_path: Union[str, Model] = "pocket-gpt2",
+        *,
+        model: Any = None,
+        tokenizer: Any = None,
+        cache_dir: Optional[str] = None,
+        **loading: Any,
     ) -> None:
         if model is not None and not isinstance(model, Model):
             if tokenizer is None:
-                raise ValueError("a model in memory comes with its tokenizer: Tracer(model=..., tokenizer=...)")
+                raise ValueError(
+                    "a model in memory comes with its tokenizer: Tracer(model=..., tokenizer=...)"
+                )
             model = from_state_dict(model.config, model.state_dict(), **loading)
         self.tokenizer = tokenizer
         if model is None:
             with _hub_cache(cache_dir):
-                model = model_name_or_path if isinstance(model_name_or_path, Model) else load(model_name_or_path, **loading)
+                model = (
+                    model_name_or_path
+                    if isinstance(model_name_or_path, Model)
+                    else load(model_name_or_path, **loading)
+                )
         self.model: Model = model
 
     def _token(self, name: str, token: Union[None, str, int]) -> Union[None, str, int]:
@@ -297,9 +352,18 @@ class Tracer:
         cfg = _config(config, settings)
         if self.tokenizer is not None and isinstance(text, str):
             text = [int(i) for i in self.tokenizer(text)["input_ids"]]
-        return Prep(self.model.prepare(text), self._token("target", target), self._token("distractor", distractor)), cfg
+        return (
+            Prep(
+                self.model.prepare(text),
+                self._token("target", target),
+                self._token("distractor", distractor),
+            ),
+            cfg,
+        )
 
-    def trace_from_prep(self, prep: Prep, cfg: TraceConfig, root: Optional[str] = None) -> TraceResult:
+    def trace_from_prep(
+        self, prep: Prep, cfg: TraceConfig, root: Optional[str] = None
+    ) -> TraceResult:
         """See `trace_from_prep` of this module."""
         return trace_from_prep(prep, cfg, root)
 

@@ -1,9 +1,14 @@
-"""Circuits as the paper's package finds them: seeds by direct effect, rerooting, and what most prompts share."""
+"""Circuits as the paper's package finds them: seeds by direct effect, rerooting, and what most
+prompts share.
+"""
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Callable, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import (
+    TYPE_CHECKING, Any, Callable, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set,
+    Tuple
+)
 
 from .. import _arguments as check
 
@@ -75,8 +80,12 @@ def position_always_end(positions: Mapping[str, int], layer: int) -> int:
 
 
 def _seeds(direct: Mapping[str, float], min_layer: int) -> Set[str]:
-    """Late heads of large direct effect: those before the bend of the cumulated sizes, ten at most, none under a third of the largest."""
-    ranked = sorted((name for name in direct if _layer(name) >= min_layer), key=lambda name: -abs(direct[name]))
+    """Late heads of large direct effect: those before the bend of the cumulated sizes, ten at most,
+    none under a third of the largest.
+    """
+    ranked = sorted(
+        (name for name in direct if _layer(name) >= min_layer), key=lambda name: -abs(direct[name])
+    )
     if not ranked:
         return set()
     sizes = [abs(direct[name]) for name in ranked]
@@ -91,8 +100,12 @@ def _seeds(direct: Mapping[str, float], min_layer: int) -> Set[str]:
     return set(ranked[: min(bend, 10, large)])
 
 
-def _upstream(tracer: "Tracer", prep: Any, cfg: Any, root: str, top_k: int, scanned: int, excluded: Set[int]) -> Dict[str, Dict[str, float]]:
-    """The nearest heads behind a root, by the branch through which the root reads them: branch -> head -> size of its strongest path."""
+def _upstream(
+    tracer: "Tracer", prep: Any, cfg: Any, root: str, top_k: int, scanned: int, excluded: Set[int]
+) -> Dict[str, Dict[str, float]]:
+    """The nearest heads behind a root, by the branch through which the root reads them: branch ->
+    head -> size of its strongest path.
+    """
     found: Dict[str, Dict[str, float]] = {"K": {}, "Q": {}, "V": {}}
     for path in tracer.trace_from_prep(prep, cfg, root=root).paths[:scanned]:
         if not path.modes or not path.components[0].startswith("attn_"):
@@ -102,7 +115,10 @@ def _upstream(tracer: "Tracer", prep: Any, cfg: Any, root: str, top_k: int, scan
             continue
         bucket = found[path.modes[0]]
         bucket[nearest] = max(bucket.get(nearest, 0.0), abs(path.score))
-    return {mode: dict(sorted(heads.items(), key=lambda item: -item[1])[:top_k]) for mode, heads in found.items()}
+    return {
+        mode: dict(sorted(heads.items(), key=lambda item: -item[1])[:top_k])
+        for mode, heads in found.items()
+    }
 
 
 def discover_one(
@@ -119,17 +135,28 @@ def discover_one(
 ) -> Dict[str, Any]:
     """The circuit of one prompt: a dict with text, target, distractor and positions (END, S2, ...).
 
-    Returns circuit, attn_circuit, mlp_circuit, edges (reader, writer, mode, score), seeds, depth_map, dla and flow.
+    Returns circuit, attn_circuit, mlp_circuit, edges (reader, writer, mode, score), seeds,
+    depth_map, dla and flow.
     """
     missing = [key for key in ("text", "target", "distractor", "positions") if key not in prompt]
     if missing:
-        raise ValueError(f"prompt lacks {missing[0]!r}: it holds text, target, distractor and positions")
+        raise ValueError(
+            f"prompt lacks {missing[0]!r}: it holds text, target, distractor and positions"
+        )
     excluded = {0, 1} if exclude_layers is None else set(exclude_layers)
-    prep, cfg = tracer.prepare(prompt["text"], target=prompt["target"], distractor=prompt["distractor"], config=config)
-    cfg = replace(cfg, top_paths_k=max(cfg.top_paths_k, check.integer("n_paths_scan", n_paths_scan, 1)))
+    prep, cfg = tracer.prepare(
+        prompt["text"], target=prompt["target"], distractor=prompt["distractor"], config=config
+    )
+    cfg = replace(
+        cfg, top_paths_k=max(cfg.top_paths_k, check.integer("n_paths_scan", n_paths_scan, 1))
+    )
     result = tracer.trace_from_prep(prep, cfg)
     direct = {name: value for name, value in result.importance.items() if name.startswith("attn_")}
-    flow = {name: value for name, value in result.component_flow.items() if name.startswith(("attn_", "mlp_"))}
+    flow = {
+        name: value
+        for name, value in result.component_flow.items()
+        if name.startswith(("attn_", "mlp_"))
+    }
     seeds = _seeds(direct, seed_min_layer)
     depth_map = {head: 0 for head in seeds}
     edges: List[Tuple[str, str, str, float]] = []
@@ -138,7 +165,9 @@ def discover_one(
         if depth_map[head] >= max_depth:
             continue
         root = f"{head}@{position_fn(prompt['positions'], _layer(head))}"
-        for mode, heads in _upstream(tracer, prep, cfg, root, top_k_per_mode, n_paths_scan, excluded).items():
+        for mode, heads in _upstream(
+            tracer, prep, cfg, root, top_k_per_mode, n_paths_scan, excluded
+        ).items():
             for name, score in heads.items():
                 edges.append((head, name, mode, score))
                 if name not in depth_map:
@@ -162,9 +191,16 @@ def discover_one(
 
 
 def discover(
-    tracer: "Tracer", prompts: Sequence[Mapping[str, Any]], config: Any = "kqv_aligned", freq_threshold: float = 0.5, verbose: bool = True, **settings: Any
+    tracer: "Tracer",
+    prompts: Sequence[Mapping[str, Any]],
+    config: Any = "kqv_aligned",
+    freq_threshold: float = 0.5,
+    verbose: bool = True,
+    **settings: Any,
 ) -> Circuit:
-    """What at least that share of the prompts have in common; further settings are those of `discover_one`."""
+    """What at least that share of the prompts have in common; further settings are those of
+    `discover_one`.
+    """
     if not prompts:
         raise ValueError("prompts is empty")
     seen: Counter[str] = Counter()
@@ -172,7 +208,10 @@ def discover(
         one = discover_one(tracer, prompt, config=config, **settings)
         seen.update(one["circuit"])
         if verbose:
-            print(f"[{i}/{len(prompts)}] {len(one['seeds'])} seeds, {len(one['attn_circuit'])} heads, {len(one['mlp_circuit'])} MLPs")
+            print(
+                f"[{i}/{len(prompts)}] {len(one['seeds'])} seeds, {len(one['attn_circuit'])} heads,"
+                f" {len(one['mlp_circuit'])} MLPs"
+            )
     enough = max(1, int(len(prompts) * freq_threshold))
     return Circuit(
         frozenset(name for name, count in seen.items() if count >= enough),
@@ -181,10 +220,17 @@ def discover(
     )
 
 
-def validate(tracer: "Tracer", text: str = "Mary and John went to the store. John gave a drink to", verbose: bool = True) -> bool:
+def validate(
+    tracer: "Tracer",
+    text: str = "Mary and John went to the store. John gave a drink to",
+    verbose: bool = True,
+) -> bool:
     """The closure checks of the engine on a prompt; True where all of them hold."""
     checks = tracer.model.prepare(text).validate()
     for one in checks:
         if verbose:
-            print(f"{'ok  ' if one.passed else 'FAIL'} {one.name}: {one.error:.2e} (limit {one.limit:.0e})")
+            print(
+                f"{'ok  ' if one.passed else 'FAIL'} {one.name}: {one.error:.2e} (limit"
+                f" {one.limit:.0e})"
+            )
     return all(one.passed for one in checks)

@@ -59,15 +59,29 @@ class CircuitGraph:
                 branch = name[-2] if name.endswith("]") else ""
                 name = name[:-3] if branch else name
                 node = f"{name}@{position}"
-                nodes[node] = {"id": node, "component": name, "position": int(position), "row": self._row(name)}
+                nodes[node] = {
+                    "id": node,
+                    "component": name,
+                    "position": int(position),
+                    "row": self._row(name),
+                }
                 last = max(last, int(position))
                 if reader:
-                    edges[node, reader, mode] = edges.get((node, reader, mode), 0.0) + float(path.raw_score)
+                    edges[node, reader, mode] = edges.get((node, reader, mode), 0.0) + float(
+                        path.raw_score
+                    )
                 elif self.root is None:
-                    edges[node, "target", ""] = edges.get((node, "target", ""), 0.0) + float(path.raw_score)
+                    edges[node, "target", ""] = edges.get((node, "target", ""), 0.0) + float(
+                        path.raw_score
+                    )
                 reader, mode = node, branch
         if self.root is None and nodes:
-            nodes["target"] = {"id": "target", "component": "target", "position": last, "row": 2 * self.n_layers + 1}
+            nodes["target"] = {
+                "id": "target",
+                "component": "target",
+                "position": last,
+                "row": 2 * self.n_layers + 1,
+            }
         return {
             "n_layers": self.n_layers,
             "n_heads": self.n_heads,
@@ -75,12 +89,27 @@ class CircuitGraph:
             "target_token": self.target_token,
             "root": top,
             "nodes": sorted(nodes.values(), key=lambda n: (n["row"], n["position"], n["id"])),
-            "edges": [{"source": a, "target": b, "mode": mode or None, "score": score} for (a, b, mode), score in edges.items()],
-            "paths": [{"chain": p.chain, "source_token": p.source_token, "source_pos": p.source_pos, "score": float(p.score)} for p in self.paths],
+            "edges": [
+                {"source": a, "target": b, "mode": mode or None, "score": score}
+                for (a, b, mode), score in edges.items()
+            ],
+            "paths": [
+                {
+                    "chain": p.chain,
+                    "source_token": p.source_token,
+                    "source_pos": p.source_pos,
+                    "score": float(p.score),
+                }
+                for p in self.paths
+            ],
         }
 
-    def _places(self, data: Dict[str, Any]) -> Tuple[Dict[str, Tuple[float, float]], Dict[int, float], float, float]:
-        """Where nodes stand, where positions do, and the size of all; rows and columns without a node take no room."""
+    def _places(
+        self, data: Dict[str, Any]
+    ) -> Tuple[Dict[str, Tuple[float, float]], Dict[int, float], float, float]:
+        """Where nodes stand, where positions do, and the size of all; rows and columns without a
+        node take no room.
+        """
         rows = {row: i for i, row in enumerate(sorted({n["row"] for n in data["nodes"]}))}
         inside: Dict[Tuple[int, int], List[str]] = {}
         for node in data["nodes"]:
@@ -96,13 +125,23 @@ class CircuitGraph:
         places: Dict[str, Tuple[float, float]] = {}
         for (row, position), ids in inside.items():
             for i, one in enumerate(ids):
-                places[one] = (columns[position] + _COLUMN * (i - (len(ids) - 1) / 2), height - _MARGIN - _ROW * rows[row])
+                places[one] = (
+                    columns[position] + _COLUMN * (i - (len(ids) - 1) / 2),
+                    height - _MARGIN - _ROW * rows[row],
+                )
         return places, columns, x + _MARGIN, height
 
     def _labels(self, data: Dict[str, Any]) -> Dict[str, str]:
         out = {}
         for node in data["nodes"]:
-            name = node["component"].replace("attn_", "").replace("_head_", ".").replace("mlp_", "MLP ").replace("pos_embedding", "position").replace("embedding", "token")
+            name = (
+                node["component"]
+                .replace("attn_", "")
+                .replace("_head_", ".")
+                .replace("mlp_", "MLP ")
+                .replace("pos_embedding", "position")
+                .replace("embedding", "token")
+            )
             out[node["id"]] = self.target_token or "target" if node["id"] == "target" else name
         return out
 
@@ -117,23 +156,45 @@ class CircuitGraph:
             color = "#D55E00" if edge["score"] < 0 else "#0B5FA5"
             said = f"{edge['source']} {edge['mode'] or ''} {edge['target']}: {edge['score']:+.4f}"
             parts.append(
-                f'<path d="M{x1:.1f} {y1 - 10:.1f}C{x1:.1f} {y1 - 30:.1f} {x2:.1f} {y2 + 32:.1f} {x2:.1f} {y2 + 10:.1f}" fill="none" stroke="{color}" '
-                f'stroke-opacity=".7" stroke-width="{0.8 + 4 * abs(edge["score"]) / largest:.2f}"><title>{html.escape(said)}</title></path>'
+                '<path'
+                f' d="M{x1:.1f} {y1 - 10:.1f}C{x1:.1f} {y1 - 30:.1f} {x2:.1f} {y2 + 32:.1f} '
+                f'{x2:.1f} {y2 + 10:.1f}"'
+                f' fill="none" stroke="{color}" '
+                'stroke-opacity=".7"'
+                f' stroke-width="{0.8 + 4 * abs(edge["score"]) / largest:.2f}"><title>'
+                f'{html.escape(said)}</title></path>'
             )
             if edge["mode"]:
-                parts.append(f'<text x="{x2 + (x1 - x2) * 0.12:.1f}" y="{y2 + 22:.1f}" class="mode">{edge["mode"]}</text>')
+                parts.append(
+                    f'<text x="{x2 + (x1 - x2) * 0.12:.1f}" y="{y2 + 22:.1f}"'
+                    f' class="mode">{edge["mode"]}</text>'
+                )
         for node, (x, y) in places.items():
-            parts.append(f'<rect x="{x - 40:.1f}" y="{y - 10:.1f}" width="80" height="20" rx="4"/><text x="{x:.1f}" y="{y + 4:.1f}">{html.escape(labels[node])}</text>')
+            parts.append(
+                f'<rect x="{x - 40:.1f}" y="{y - 10:.1f}" width="80" height="20" rx="4"/><text'
+                f' x="{x:.1f}" y="{y + 4:.1f}">{html.escape(labels[node])}</text>'
+            )
         for position, x in columns.items():
             text = self.tokens[position] if position < len(self.tokens) else ""
-            parts.append(f'<text x="{x:.1f}" y="{height - 26:.1f}" class="token">{html.escape(text)}</text><text x="{x:.1f}" y="{height - 10:.1f}" class="mode">{position}</text>')
-        style = "text{font:11px monospace;text-anchor:middle}rect{fill:#fff;stroke:#999}.mode{font-size:9px;fill:#666}.token{font-weight:bold}"
+            parts.append(
+                f'<text x="{x:.1f}" y="{height - 26:.1f}"'
+                f' class="token">{html.escape(text)}</text><text x="{x:.1f}" y="{height - 10:.1f}"'
+                f' class="mode">{position}</text>'
+            )
+        style = (
+            "text{font:11px"
+            " monospace;text-anchor:middle}rect{fill:#fff;stroke:#999}.mode{font-size:9px;fill:"
+            "#666}.token{font-weight:bold}"
+        )
         held = json.dumps(data).replace("</", "<\\/")
         return (
-            f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>paths</title><style>{style}</style></head><body>\n'
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}">\n'
+            '<!doctype html>\n<html lang="en"><head><meta'
+            f' charset="utf-8"><title>paths</title><style>{style}</style></head><body>\n<svg'
+            f' xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}"'
+            f' viewBox="0 0 {width:.0f} {height:.0f}">\n'
             + "\n".join(parts)
-            + f'\n</svg>\n<script type="application/json" id="paths">{held}</script>\n</body></html>\n'
+            + '\n</svg>\n<script type="application/json"'
+            f' id="paths">{held}</script>\n</body></html>\n'
         )
 
     def render_tikz(self) -> str:
@@ -143,22 +204,39 @@ class CircuitGraph:
         labels = self._labels(data)
         names = {node: f"n{i}" for i, node in enumerate(places)}
         lines = [
-            r"\documentclass{article}", r"\usepackage{tikz}", r"\pagestyle{empty}", r"\newsavebox\thepicture", r"\begin{document}", r"\sbox\thepicture{%",
+            r"\documentclass{article}",
+            r"\usepackage{tikz}",
+            r"\pagestyle{empty}",
+            r"\newsavebox\thepicture",
+            r"\begin{document}",
+            r"\sbox\thepicture{%",
             r"\begin{tikzpicture}[x=1pt,y=1pt,every node/.style={font=\ttfamily\scriptsize}]",
         ]
         for node, (x, y) in places.items():
-            lines.append(rf"\node[draw,rounded corners=2pt] ({names[node]}) at ({x:.1f},{height - y:.1f}) {{{_tex(labels[node])}}};")
+            lines.append(
+                rf"\node[draw,rounded corners=2pt] ({names[node]}) at ({x:.1f},{height - y:.1f})"
+                rf" {{{_tex(labels[node])}}};"
+            )
         for position, x in columns.items():
             text = self.tokens[position] if position < len(self.tokens) else ""
             lines.append(rf"\node at ({x:.1f},26) {{{_tex(text)}}};")
         for edge in data["edges"]:
             color = "orange" if edge["score"] < 0 else "blue"
             mode = rf" node[pos=.85] {{{edge['mode']}}}" if edge["mode"] else ""
-            lines.append(rf"\draw[->,{color}] ({names[edge['source']]}) to[out=90,in=270]{mode} ({names[edge['target']]});")
+            lines.append(
+                rf"\draw[->,{color}] ({names[edge['source']]})"
+                rf" to[out=90,in=270]{mode} ({names[edge['target']]});"
+            )
         # The page is as large as the picture; no class beyond the plainest LaTeX is needed for it.
         end = [
-            r"\end{tikzpicture}}", r"\pdfpagewidth=\dimexpr\wd\thepicture+24pt\relax", r"\pdfpageheight=\dimexpr\ht\thepicture+\dp\thepicture+24pt\relax",
-            r"\hoffset=\dimexpr12pt-1in\relax", r"\voffset=\dimexpr12pt-1in\relax", r"\shipout\box\thepicture", r"\end{document}", "",
+            r"\end{tikzpicture}}",
+            r"\pdfpagewidth=\dimexpr\wd\thepicture+24pt\relax",
+            r"\pdfpageheight=\dimexpr\ht\thepicture+\dp\thepicture+24pt\relax",
+            r"\hoffset=\dimexpr12pt-1in\relax",
+            r"\voffset=\dimexpr12pt-1in\relax",
+            r"\shipout\box\thepicture",
+            r"\end{document}",
+            "",
         ]
         return "\n".join(lines + end)
 
@@ -175,7 +253,14 @@ class CircuitGraph:
 
 def _tex(text: str) -> str:
     """Safe in any font; what is not ASCII is named by its number."""
-    escaped = {"\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", " ": r"\ "}
+    escaped = {
+        "\\": r"\textbackslash{}",
+        "{": r"\{",
+        "}": r"\}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        " ": r"\ ",
+    }
     out = []
     for c in text:
         if c in escaped:
