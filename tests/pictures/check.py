@@ -61,6 +61,23 @@ class Balance(html.parser.HTMLParser):
             self.open.pop()
 
 
+def dump(chromium, file, folder):
+    """What the page has become. On a machine with much else to do the browser sometimes ends before
+    it has a page at all: then it is started again, and says why it ended.
+    """
+    for attempt in range(3):
+        done = run(
+            [
+                chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+                f"--user-data-dir={folder}/profile{attempt}", "--dump-dom", file.as_uri()
+            ]
+        )
+        if done.stdout.strip():
+            break
+        print(f"the browser ended with {done.returncode} and no page:", done.stderr.strip()[-300:])
+    return done.stdout
+
+
 def page(file):
     text = file.read_text(encoding="utf-8")
     parser = Balance()
@@ -89,15 +106,10 @@ document.body.dataset.rest = document.querySelectorAll(".edge:not(.hot)").length
     with tempfile.TemporaryDirectory() as folder:
         probed = pathlib.Path(folder) / "page.html"
         probed.write_text(text.replace("</body>", probe), encoding="utf-8")
-        done = run(
-            [
-                chromium, "--headless", "--no-sandbox", "--disable-gpu",
-                f"--user-data-dir={folder}/profile", "--dump-dom", probed.as_uri()
-            ]
-        )
+        shown = dump(chromium, probed, folder)
     found = {
         name: int(value)
-        for name, value in re.findall(r'data-(edges|tokens|rest)="(\d+)"', done.stdout)
+        for name, value in re.findall(r'data-(edges|tokens|rest)="(\d+)"', shown)
     }
     check(len(found) == 3, f"{file.name}: the page's script did not run")
     check(found.get("tokens", 0) > 0, f"{file.name}: pointing at an entry lights up no token")
