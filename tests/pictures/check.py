@@ -99,8 +99,8 @@ def page(file):
 const entry = document.querySelector(".paths li") || document.querySelector(".said");
 if (entry) entry.dispatchEvent(new MouseEvent("mouseenter"));
 document.body.dataset.edges = document.querySelectorAll(".edge.hot").length;
-const tokens = document.querySelectorAll(".tok.hot,.text span[style*=background]");
-document.body.dataset.tokens = tokens.length;
+document.body.dataset.tokens =
+  document.querySelectorAll(".tok.hot,.text span[style*=background]").length;
 document.body.dataset.rest = document.querySelectorAll(".edge:not(.hot)").length;
 </script></body>"""
     with tempfile.TemporaryDirectory() as folder:
