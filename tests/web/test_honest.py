@@ -190,7 +190,7 @@ def test_limits_of_the_server_can_be_tried_again(page, options, status):
             busy = occupy(server)
         page.driver.get(
             f"{server.url}/"
-            f"{state(prompt=MARY + ' her ' * 80 if '--time-limit' in options else MARY)}"
+            f"{state(prompt=MARY + ' her ' * 150 if '--time-limit' in options else MARY)}"
         )
         page.wait(lambda: status in page.text(".problem") and page.all(".retry"), seconds=40)
     finally:
