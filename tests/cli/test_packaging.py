@@ -80,8 +80,7 @@ def copied_tree(folder, tools):
         shutil.copy(ROOT / name, folder)
     programs = folder / "bin"
     programs.mkdir()
-    for name in ("bash", "cat", "dirname", "grep", "head", "id", "mkdir", "mv", "nproc", "rm", "sed",
-                 "sh"):
+    for name in "bash cat dirname grep head id mkdir mv nproc rm sed sh".split():
         (programs / name).symlink_to(shutil.which(name))
     for name, line in tools.items():
         (programs / name).write_text(f"#!/bin/sh\n{line}\n")
@@ -105,8 +104,12 @@ def run_script(folder, script, tools, **more):
         ("wheel.sh", "wheel", "patchelf strip"),
         ("deb.sh", "deb", "dpkg-buildpackage dh ninja"),
         ("tarball.sh", "wheel", "ninja patchelf strip objdump"),
-        ("arm64.sh", "arm64", "ninja pkg-config aarch64-linux-gnu-g++ aarch64-linux-gnu-objdump"
-                              " qemu-aarch64-static mmdebstrap"),
+        (
+            "arm64.sh",
+            "arm64",
+            "ninja pkg-config aarch64-linux-gnu-g++ aarch64-linux-gnu-objdump qemu-aarch64-static"
+            " mmdebstrap",
+        ),
     ],
 )
 def test_a_missing_tool_is_named_before_anything_is_compiled(tmp_path, script, kind, missing):
