@@ -3,14 +3,17 @@
 # arm64.sh [GTEST_FILTER] (default: all).
 . "$(dirname "$0")/common.sh"
 scripts/setup.sh arm64
+need arm64 cmake ninja pkg-config aarch64-linux-gnu-g++ aarch64-linux-gnu-objdump \
+  qemu-aarch64-static mmdebstrap
 sysroot=$root/build/arm64-root
-if [ ! -e "$sysroot/usr/include/fmt" ]; then
+if [ ! -e "$sysroot" ]; then
   say "making a folder with the libraries of arm64"
-  rm -rf "$sysroot"
+  rm -rf "$sysroot.new"
   mkdir -p "$root/build"
   # shellcheck disable=SC2046  # none is mmdebstrap's own default
-  mmdebstrap --quiet --variant=extract --arch=arm64 bookworm "$sysroot" $(mirror) \
+  mmdebstrap --quiet --variant=extract --arch=arm64 bookworm "$sysroot.new" $(mirror) \
     --include=libc6-dev,libstdc++-12-dev,libfmt-dev,libpcre2-dev,libutf8proc-dev,nlohmann-json3-dev,libcli11-dev,libcpp-httplib-dev,libgtest-dev,librapidcheck-dev
+  mv "$sysroot.new" "$sysroot"
 fi
 cmake -G Ninja -S . -B build/arm64 --log-level=WARNING \
   -DCMAKE_TOOLCHAIN_FILE=packaging/toolchain-arm64.cmake -DUNPACK_SYSROOT="$sysroot" \

@@ -45,14 +45,7 @@ def locate(name):
     """A library that nothing links: where the linker's cache has it."""
     for line in output("/sbin/ldconfig", "-p").splitlines():
         parts = line.split()
-        if (
-            parts
-            and parts[0] == name
-            and "x86-64" in line
-            or parts
-            and parts[0] == name
-            and "AArch64" in line
-        ):
+        if parts and parts[0] == name and ("x86-64" in line or "AArch64" in line):
             return pathlib.Path(parts[-1])
     return None
 

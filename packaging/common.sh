@@ -12,6 +12,17 @@ mkdir -p "$dist"
 say() { echo "packaging: $*"; }
 fail() { echo "packaging: $*" >&2; exit 1; }
 
+# need KIND TOOL...: all of these programs are here; scripts/setup.sh KIND has just installed them
+# where there is apt, and says no more than their packages' names elsewhere.
+need() {
+  kind=$1
+  shift
+  lacking=
+  for tool; do command -v "$tool" >/dev/null 2>&1 || lacking="$lacking $tool"; done
+  [ -z "$lacking" ] || fail "these programs are missing:$lacking; on Debian and Ubuntu" \
+    "\`scripts/setup.sh $kind\` installs them"
+}
+
 # Names of what these scripts put into dist: a folder that DIST names may hold files of others.
 ours=(-maxdepth 1 -type f '(' -name 'unpack[-_]*' -o -name 'libunpack-dev_*' -o \
   -name 'python3-unpack-engine_*' -o -name 'CHANGES-*.md' -o -name SHA256SUMS ')')
@@ -50,14 +61,14 @@ give_build_back() {
     cmake --build "$borrowed" -j "$jobs" --target unpack_cli $module >/dev/null
 }
 
-# Where apt of this machine has its packages from, unless MIRROR names another.
+# Where apt of this machine has its packages from, if it is Debian, unless MIRROR names another.
 mirror() {
-  if [ -z "${MIRROR:-}" ]; then
+  if [ -z "${MIRROR:-}" ] && grep -qs '^ID=debian$' /etc/os-release; then
     MIRROR=$(sed -n 's/^URIs: *//p' /etc/apt/sources.list.d/debian.sources 2>/dev/null | head -n 1)
     [ -n "$MIRROR" ] || MIRROR=$(sed -n 's/^deb \(\[[^]]*\] \)\{0,1\}\(http[^ ]*\).*/\2/p' \
       /etc/apt/sources.list 2>/dev/null | head -n 1)
   fi
-  echo "$MIRROR"
+  echo "${MIRROR:-}"
 }
 
 # ubuntu_keyring: a file with the keys of Ubuntu's archive: this machine's, or the one that Debian
@@ -88,6 +99,7 @@ bare() {
   if [ ! -e "$kept" ]; then
     mkdir -p "$root/build/chroots"
     command -v mmdebstrap >/dev/null 2>&1 || scripts/setup.sh container >&2
+    need container mmdebstrap unshare
     echo "packaging: making a bare $suite" >&2
     if [ "$suite" = noble ]; then
       mmdebstrap --quiet --variant=minbase --format=tar --include=apt --components=main,universe \

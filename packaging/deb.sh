@@ -5,7 +5,10 @@
 # UNPACK_PACKAGE_BUILD=build/release packs what was compiled there, without debhelper's flags: a
 # trial, for CI.
 . "$(dirname "$0")/common.sh"
-[ -n "${SUITE:-}" ] || scripts/setup.sh deb
+if [ -z "${SUITE:-}" ]; then
+  scripts/setup.sh deb
+  need deb dpkg-buildpackage dh cmake ninja
+fi
 work=$root/build/deb${UNPACK_PACKAGE_BUILD:+-trial}
 source=$work/unpack-engine-$version
 rm -f "$work"/*.deb "$work"/*.changes "$work"/*.buildinfo

@@ -4,6 +4,8 @@
 . "$(dirname "$0")/common.sh"
 [ "$(grep -m 1 '^## ' CHANGELOG.md)" = "## $version" ] ||
   fail "the first section of CHANGELOG.md is not '## $version', the version in VERSION"
+[ -z "${SUITE:-}" ] || fail "a release has the packages of this system's own release;" \
+  "SUITE=$SUITE packaging/deb.sh makes those of another, into dist/$SUITE"
 clear_dist
 packaging/wheel.sh
 packaging/deb.sh

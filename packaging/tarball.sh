@@ -3,6 +3,7 @@
 # models and the libraries the program links, packed into dist/.
 . "$(dirname "$0")/common.sh"
 scripts/setup.sh wheel
+need wheel cmake ninja patchelf strip objdump
 borrow_build
 build=$root/${UNPACK_PACKAGE_BUILD:-build/package}
 cmake -G Ninja -S . -B "$build" --log-level=WARNING -DCMAKE_BUILD_TYPE=Release -DUNPACK_TESTS=OFF \

@@ -3,6 +3,7 @@
 # may lack.
 . "$(dirname "$0")/common.sh"
 scripts/setup.sh wheel
+need wheel cmake patchelf strip
 borrow_build
 rm -f "$dist"/unpack_engine-*.whl
 if "$PYTHON" -c 'import build.__main__' 2>/dev/null; then

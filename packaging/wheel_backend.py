@@ -81,6 +81,17 @@ def metadata(table):
     return "\n".join(lines)
 
 
+def check_tools():
+    """Before minutes of compiling: what only the last step would ask for."""
+    wanted = ["cmake", "strip"] + (["patchelf", "ldd"] if sys.platform == "linux" else [])
+    missing = [name for name in wanted if shutil.which(name) is None]
+    if missing:
+        sys.exit(
+            f"packaging: these programs are missing: {', '.join(missing)}; on Debian and Ubuntu"
+            " `scripts/setup.sh wheel` installs them"
+        )
+
+
 def compile_all(build):
     jobs = os.environ.get(
         "CMAKE_BUILD_PARALLEL_LEVEL",
@@ -155,6 +166,7 @@ def write_wheel(file, top, info):
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    check_tools()
     table = project()
     build = ROOT / os.environ.get("UNPACK_PACKAGE_BUILD", "build/package")
     compile_all(build)

@@ -14,6 +14,7 @@ test="$test python3-pandas python3-distributed python3-selenium chromium chromiu
 ci="clang-format clang-tidy"
 wheel="patchelf python3-build python3-venv"
 deb="debhelper dh-python dpkg-dev lintian"
+chroot="mmdebstrap debian-archive-keyring"
 
 case "${1:-build}" in
   build) wanted=$build ;;
@@ -24,8 +25,8 @@ case "${1:-build}" in
   packages) wanted="$build $python $wheel $deb" ;;
   wheel) wanted="$build $python $wheel" ;;
   deb) wanted="$build $python $deb" ;;
-  arm64) wanted="cmake ninja-build pkg-config g++-aarch64-linux-gnu qemu-user-static mmdebstrap" ;;
-  container) wanted="mmdebstrap" ;;
+  arm64) wanted="$chroot cmake ninja-build pkg-config g++-aarch64-linux-gnu qemu-user-static" ;;
+  container) wanted=$chroot ;;
   *) echo "usage: $0 build|python|bench|test|ci|packages|wheel|deb|arm64|container" >&2; exit 2 ;;
 esac
 

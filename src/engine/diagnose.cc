@@ -12,6 +12,7 @@
 #include "backend/host/kernels.h"
 #include "base/index.h"
 #include "base/installation.h"
+#include "base/message.h"
 #include "base/system.h"
 #include "base/thread_pool.h"
 #include "unpack/about.h"
@@ -120,6 +121,12 @@ std::vector<Finding> models() {
     found.problem = "the models that come with the program are not where it looks";
     found.remedy = "install it again, or set UNPACK_MODELS to their folder";
     found.fatal = cached.empty();
+  } else if (const char* own = std::getenv("UNPACK_MODELS"); own != nullptr && *own != '\0') {
+    std::error_code error;
+    if (!fs::is_directory(own, error)) {
+      found.problem = fmt::format("UNPACK_MODELS names {}, which is no folder", base::shown(own));
+      found.remedy = "unset UNPACK_MODELS, or let it name a folder of models";
+    }
   }
   out.insert(out.begin(), found);
   Finding cache{"Hugging Face cache", "", "", "", false};

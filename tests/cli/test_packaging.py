@@ -3,7 +3,9 @@ scripts/test_parts.sh.
 """
 import json
 import os
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,94 @@ def test_notices_name_whatever_the_page_is_made_of():
             "permission is hereby granted, free of charge" in notices
             and "permission to use, copy, modify" in notices
         )
+
+
+def copied_tree(folder, tools):
+    """The scripts alone, in a tree of their own, and an environment without apt in whose PATH are
+    a shell's usual companions and these tools, each a line of shell.
+    """
+    for name in ("packaging", "scripts"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("VERSION", "CHANGELOG.md", "pyproject.toml"):
+        shutil.copy(ROOT / name, folder)
+    programs = folder / "bin"
+    programs.mkdir()
+    for name in "bash cat dirname grep head id mkdir mv nproc rm sed sh".split():
+        (programs / name).symlink_to(shutil.which(name))
+    for name, line in tools.items():
+        (programs / name).write_text(f"#!/bin/sh\n{line}\n")
+        (programs / name).chmod(0o755)
+    return {"PATH": str(programs), "HOME": str(folder)}
+
+
+def run_script(folder, script, tools, **more):
+    environment = {**copied_tree(folder, tools), **more}
+    return subprocess.run(
+        [shutil.which("bash"), folder / "packaging" / script],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+
+
+@pytest.mark.parametrize(
+    ("script", "kind", "missing"),
+    [
+        ("wheel.sh", "wheel", "patchelf strip"),
+        ("deb.sh", "deb", "dpkg-buildpackage dh ninja"),
+        ("tarball.sh", "wheel", "ninja patchelf strip objdump"),
+        (
+            "arm64.sh",
+            "arm64",
+            "ninja pkg-config aarch64-linux-gnu-g++ aarch64-linux-gnu-objdump qemu-aarch64-static"
+            " mmdebstrap",
+        ),
+    ],
+)
+def test_a_missing_tool_is_named_before_anything_is_compiled(tmp_path, script, kind, missing):
+    ran = run_script(tmp_path, script, {"cmake": 'echo "compiled anyway"'})
+    assert ran.returncode == 1
+    assert ran.stderr.splitlines()[-1] == (
+        f"packaging: these programs are missing: {missing}; on Debian and Ubuntu"
+        f" `scripts/setup.sh {kind}` installs them"
+    )
+    assert "compiled anyway" not in ran.stdout
+
+
+def test_the_wheels_backend_asks_for_its_tools_first(tmp_path):
+    environment = copied_tree(tmp_path, {"cmake": 'echo "compiled anyway"', "strip": "", "ldd": ""})
+    ran = subprocess.run(
+        [sys.executable, "-c", "import wheel_backend; wheel_backend.build_wheel('.')"],
+        capture_output=True,
+        text=True,
+        env={**environment, "PYTHONPATH": str(tmp_path / "packaging")},
+    )
+    assert ran.returncode == 1 and "compiled anyway" not in ran.stdout
+    assert ran.stderr == (
+        "packaging: these programs are missing: patchelf; on Debian and Ubuntu"
+        " `scripts/setup.sh wheel` installs them\n"
+    )
+
+
+def test_a_folder_of_libraries_that_was_cut_short_is_not_taken_for_a_whole_one(tmp_path):
+    tools = dict.fromkeys(("cmake", "ninja", "pkg-config", "qemu-aarch64-static"), "exit 1")
+    tools |= dict.fromkeys(("aarch64-linux-gnu-g++", "aarch64-linux-gnu-objdump"), "exit 1")
+    tools["mmdebstrap"] = (
+        'for word; do case $word in */arm64-root*) mkdir -p "$word/usr/include/fmt" ;; esac; done\n'
+        "exit 1"
+    )
+    assert run_script(tmp_path, "arm64.sh", tools).returncode != 0
+    assert (tmp_path / "build" / "arm64-root.new" / "usr").is_dir()
+    assert not (tmp_path / "build" / "arm64-root").exists()
+
+
+def test_a_release_refuses_packages_of_another_debian_and_deletes_nothing(tmp_path):
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist" / "SHA256SUMS").touch()
+    ran = run_script(tmp_path, "release.sh", {}, SUITE="trixie")
+    assert ran.returncode == 1
+    assert "SUITE=trixie packaging/deb.sh" in ran.stderr
+    assert (tmp_path / "dist" / "SHA256SUMS").exists()
 
 
 @pytest.mark.parametrize(

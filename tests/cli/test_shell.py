@@ -250,6 +250,19 @@ def test_doctor_says_what_is_here_and_what_is_missing():
     )
 
 
+def test_doctor_says_that_the_folder_of_own_models_is_not_there(tmp_path):
+    def bundled(folder):
+        page = output("doctor", "--json", "-", env={**os.environ, "UNPACK_MODELS": str(folder)})
+        return next(
+            f for f in json.loads(page)["findings"] if f["subject"] == "bundled models"
+        )
+
+    assert bundled(tmp_path)["problem"] == ""
+    gone = bundled(tmp_path / "gone")
+    assert gone["problem"] == f"UNPACK_MODELS names '{tmp_path}/gone', which is no folder"
+    assert gone["remedy"].startswith("unset UNPACK_MODELS") and not gone["fatal"]
+
+
 @pytest.mark.parametrize("offered", [True, False])
 def test_setup_asks_for_no_browser_where_the_release_has_none(tmp_path, offered):
     """Ubuntu has Chromium as a snap alone: a script in its place would let the tests of the page

@@ -14,6 +14,7 @@
 #include "report/line_log.h"
 #include "test_paths.h"
 #include "unit/devices.h"
+#include "unit/temp_folder.h"
 #include "unpack/error.h"
 
 namespace unpack {
@@ -23,18 +24,8 @@ using Json = nlohmann::ordered_json;
 
 class Batch : public ::testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() /
-              ("unpack_batch_" +
-               std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()));
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   std::string write(const std::string& name, const std::string& text) const {
-    std::ofstream(folder_ / name, std::ios::binary) << text;
-    return (folder_ / name).string();
+    return temporary_.write(name, text).string();
   }
   std::vector<PromptRecord> records(const std::string& name, const std::string& text) const {
     PromptReader reader(write(name, text));
@@ -43,7 +34,9 @@ class Batch : public ::testing::Test {
     EXPECT_EQ(out.size(), reader.count());
     return out;
   }
-  std::filesystem::path folder_;
+
+  const test::TempFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path();
 };
 
 TEST(Checksum, IsTheOneOfZlib) {

@@ -11,6 +11,7 @@
 #include "test_paths.h"
 #include "unit/naive/recursion.h"
 #include "unit/random_model.h"
+#include "unit/temp_folder.h"
 #include "unpack/circuit.h"
 #include "unpack/error.h"
 #include "unpack/intervene.h"
@@ -187,8 +188,8 @@ TEST(CircuitMemory, AStoppedSearchGoesOnAndEndsAsIfItHadNotBeenStopped) {
     task.prompts.push_back({{1 + i, 2, 3}, {4, 5 + i, 6}, {7}, std::vector<TokenId>{8}});
   for (int i = 0; i < 4; ++i)
     task.prompts.push_back({{1 + i, 2, 3}, {4, 5 + i, 6}, {8}, std::vector<TokenId>{7}});
-  const auto folder = std::filesystem::path(::testing::TempDir()) / "circuit_memory";
-  std::filesystem::remove_all(folder);
+  const test::TempFolder temporary;
+  const std::filesystem::path folder = temporary.path() / "memory";
   for (const char* method : {"ours", "patching", "eap-ig"}) {
     CircuitOptions options;
     options.method = parse_circuit_method(method);
@@ -224,8 +225,8 @@ TEST(CircuitMemory, AStoppedSearchGoesOnAndEndsAsIfItHadNotBeenStopped) {
 }
 
 TEST(CircuitMemory, OfAnotherSearchIsBegunAnew) {
-  const auto file = std::filesystem::path(::testing::TempDir()) / "circuit_other" / "search.jsonl";
-  std::filesystem::remove_all(file.parent_path());
+  const test::TempFolder temporary;
+  const std::filesystem::path file = temporary.path() / "memory" / "search.jsonl";
   {
     CircuitMemory memory(file, "a search");
     memory.keep("x", {1, 2.5});

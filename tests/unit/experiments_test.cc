@@ -11,6 +11,7 @@
 #include "experiments/plots.h"
 #include "experiments/records.h"
 #include "experiments/text_data.h"
+#include "unit/temp_folder.h"
 #include "unpack/error.h"
 
 namespace unpack {
@@ -18,18 +19,8 @@ namespace {
 
 class Experiments : public testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() /
-              ("unpack_experiments_" +
-               std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   std::filesystem::path write(const std::string& name, const std::string& text) const {
-    std::ofstream(folder_ / name, std::ios::binary) << text;
-    return folder_ / name;
+    return temporary_.write(name, text);
   }
   static std::string read(const std::filesystem::path& file) {
     std::ifstream in(file, std::ios::binary);
@@ -37,7 +28,9 @@ class Experiments : public testing::Test {
     text << in.rdbuf();
     return text.str();
   }
-  std::filesystem::path folder_;
+
+  const test::TempFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path();
 };
 
 TEST_F(Experiments, ABadLineIsSkippedWithItsNumber) {

@@ -2,10 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "unit/temp_folder.h"
 #include "unpack/error.h"
 #include "unpack/tokenizer.h"
 
@@ -184,9 +184,7 @@ TEST(TokenizerBadInput, MakesTextGrowWithoutBound) {
 
 class TokenizerFolder : public testing::Test {
  protected:
-  void SetUp() override { fs::create_directories(folder_); }
-  void TearDown() override { fs::remove_all(folder_); }
-  void write(const char* name, const std::string& text) { std::ofstream(folder_ / name) << text; }
+  void write(const char* name, const std::string& text) { temporary_.write(name, text); }
   std::string error() {
     try {
       Tokenizer::load(folder_);
@@ -195,10 +193,8 @@ class TokenizerFolder : public testing::Test {
     }
     return "no error";
   }
-  const fs::path folder_ =
-      fs::path(testing::TempDir()) /
-      ("tokenizer_folder_" +
-       std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
+  const test::TempFolder temporary_;
+  const fs::path folder_ = temporary_.path();
 };
 
 TEST_F(TokenizerFolder, WithoutTokenizerFilesSaysWhatToPutThere) {

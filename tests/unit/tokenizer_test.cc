@@ -15,6 +15,7 @@
 
 #include "cpu_seconds.h"
 #include "test_paths.h"
+#include "unit/temp_folder.h"
 #include "unpack/error.h"
 
 namespace unpack {
@@ -256,8 +257,8 @@ TEST(Tokenizer, MergesTextWithoutAPreTokenizerByTheDefinition) {
 TEST(Tokenizer, ReadsVocabJsonWithMergesTxtLikeTheSameTokenizerJson) {
   std::ifstream file(kPocket / "tokenizer.json");
   const nlohmann::json model = nlohmann::json::parse(file)["model"];
-  const fs::path folder = fs::path(testing::TempDir()) / "vocab_and_merges";
-  fs::create_directories(folder);
+  const test::TempFolder temporary;
+  const fs::path folder = temporary.path();
   std::ofstream(folder / "vocab.json") << model["vocab"].dump();
   std::ofstream merges(folder / "merges.txt");
   merges << "#version: 0.2\n";
@@ -266,7 +267,6 @@ TEST(Tokenizer, ReadsVocabJsonWithMergesTxtLikeTheSameTokenizerJson) {
   merges.close();
   EXPECT_TRUE(Tokenizer::exists(folder));
   const Tokenizer tokenizer = Tokenizer::load(folder);
-  fs::remove_all(folder);
   EXPECT_EQ(tokenizer.size(), pocket().size());
   for (const char* text :
        {"Mary and John went to the store.", "it's   3,000\n\n\u00E9t\u00E9 <|endoftext|>"}) {
