@@ -133,6 +133,8 @@ std::vector<BatchLine> trace_prompts(const Model& model, const Asked& defaults,
                                      const RunContext& context) {
   Tracing tracing(model, records, context);
   std::vector<Job> jobs = tracing.read(defaults);
+  // A damaged model is no fault of the prompts, whose lines would stay when it has been mended.
+  if (!jobs.empty()) engine::state_of(model)->backend->check_values();
   std::stable_sort(jobs.begin(), jobs.end(), [](const Job& a, const Job& b) {
     return a.request.prompt.ids.size() < b.request.prompt.ids.size();
   });
