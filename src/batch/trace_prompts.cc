@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <mutex>
+#include <new>
 #include <span>
 
 #include "batch/facts.h"
@@ -67,9 +68,26 @@ class Tracing {
 
   // Prompts at once, each on a thread of its own, which share what they read of the weights.
   void trace(std::span<const Job> jobs) {
-    engine::state_of(model_)->backend->together(std::ssize(jobs),
-                                                [&](std::int64_t i) { trace(model_, jobs[i]); });
-    for (std::size_t i = 0; i < jobs.size(); ++i) report();
+    try {
+      engine::state_of(model_)->backend->together(std::ssize(jobs),
+                                                  [&](std::int64_t i) { trace(model_, jobs[i]); });
+    } catch (const std::bad_alloc&) {
+      if (jobs.size() == 1) throw;
+    }
+    for (const Job& job : jobs) {
+      if (jobs.size() > 1) again_alone(job);
+      report();
+    }
+  }
+
+  // Memory that was too little for several prompts may do for one, whose line depends on no other.
+  void again_alone(const Job& job) {
+    BatchLine& line = lines_[job.at];
+    if (!line.text.empty() && !line.error) return;
+    std::vector<std::string> unknown = std::move(line.unknown);
+    line = {};
+    line.unknown = std::move(unknown);
+    trace(model_, job);
   }
 
   void report() {
@@ -133,6 +151,8 @@ std::vector<BatchLine> trace_prompts(const Model& model, const Asked& defaults,
                                      const RunContext& context) {
   Tracing tracing(model, records, context);
   std::vector<Job> jobs = tracing.read(defaults);
+  // A damaged model is no fault of the prompts, whose lines would stay when it has been mended.
+  if (!jobs.empty()) engine::state_of(model)->backend->check_values();
   std::stable_sort(jobs.begin(), jobs.end(), [](const Job& a, const Job& b) {
     return a.request.prompt.ids.size() < b.request.prompt.ids.size();
   });

@@ -386,7 +386,6 @@ backend::Array Decomposition::kept(Lazy<backend::Array>& lazy, int layer,
                                    const std::function<backend::Array(int)>& make) const {
   lazy.once([&] {
     std::vector<backend::Array> made;
-    made.reserve(pass_.layers.size());
     made.reserve(config().n_layers);
     for (int l = 0; l < config().n_layers; ++l) made.push_back(make(l));
     lazy.layers = std::move(made);

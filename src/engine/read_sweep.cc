@@ -40,6 +40,10 @@ ReadSweep::ReadSweep(const decompose::Decomposition& d, const Options& options,
       length_(d_.length()),
       width_(c_.d_model),
       writers_(d_.writers().count()) {
+  if (keep != Keep::nothing && d_.by_layer())
+    throw InputError(
+        "this prompt is traced layer by layer: with direction read its tokens alone can be asked "
+        "for; leave paths, roots and edges out (top_paths 0), or take preset paper");
   credit_.assign(length_ * writers_, 0.0);
   keyed_ = credit_;
   first_.assign(writers_, 0.0);

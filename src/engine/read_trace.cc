@@ -203,10 +203,6 @@ void engine::answer_along_reading(const engine::PreparedState& state, const Ques
   const decompose::Decomposition& d = *state.decomposition;
   const Writers& writers = d.writers();
   const bool with_edges = result.root || question.paths.top > 0;
-  if (with_edges && d.by_layer())
-    throw InputError(
-        "this prompt is traced layer by layer: with direction read its tokens alone can be "
-        "asked for; leave paths and roots out (top_paths 0), or take preset paper");
   const engine::ReadSweep sweep(
       d, question.options, start_of(state, question, result),
       with_edges ? engine::ReadSweep::Keep::all : engine::ReadSweep::Keep::nothing, context);

@@ -444,7 +444,8 @@ std::string to_json(const Asked& asked) {
 void check_asked(Asked& asked, const Model& model, int length) {
   Question& q = asked.question;
   check_together(asked);
-  for (const std::string& group : asked.groups) parse_span(group, length);
+  for (const std::string& group : asked.groups)
+    named("group", [&] { return parse_span(group, length); });
   // With a threshold alone every path above it is listed.
   q.paths.top = asked.top_paths.value_or(q.paths.tau ? kMostPaths : PathQuery().top);
   engine::check_question(q, model, length);

@@ -79,7 +79,7 @@ def test_sentences_lines_and_paragraphs(unpack):
         (["--answer", " a", "--versus-answer", " a"], 1, "same"),
         (["--answer", " a", "--target", " b"], 2, "target or answer, not both"),
         (["--answer", " a", "--svg", "x.svg"], 2, "svg does not go with answer"),
-        (["--group", "a=1:99"], 1, "99"),
+        (["--group", "a=1:99"], 1, "group: position 99"),
         (["--group", "a=3:1"], 1, "before"),
         (["--group", "a"], 2, "NAME"),
         (["--group", "a=x:2"], 2, "NAME"),

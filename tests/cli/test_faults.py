@@ -141,6 +141,20 @@ def test_a_call_that_fails_is_one_line_and_leaves_nothing_half_written(tmp_path,
     )
 
 
+def test_an_allocation_that_fails_among_several_prompts_ends_no_batch(tmp_path):
+    """Memory that is too little for all of them may do for each: they are traced one by one."""
+    (tmp_path / "p.jsonl").write_text("".join(f'{{"ids": [{i}, 2, 7]}}\n' for i in range(8)))
+    command = ["batch", tmp_path / "p.jsonl", *TINY, "--top-paths", "1", "--out"]
+    done = run([*command, tmp_path / "whole"], count=tmp_path / "count")
+    assert done.returncode == 0, done.stderr
+    calls = counted(tmp_path / "count", "memory")
+    for n in range(calls * 3 // 4, calls * 9 // 10, calls // 40):  # behind the model's own
+        out = tmp_path / str(n)
+        again = run([*command, out], f"memory:{n}")
+        assert again.returncode == 0, again.stderr
+        assert contents(out) == contents(tmp_path / "whole")
+
+
 def served(fault, place, count=False):
     """What is wrong with a server under that fault, or nothing: it ends with one line, or lives and
     answers the next request.

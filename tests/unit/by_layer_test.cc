@@ -15,6 +15,7 @@
 #include "unit/naive/compare.h"
 #include "unit/random_model.h"
 #include "unpack/bench.h"
+#include "unpack/reads.h"
 #include "unpack/unpack.h"
 
 namespace unpack {
@@ -184,6 +185,9 @@ TEST(ByLayerTest, AnswersAFurtherQuestionAndRefusesWhatItDoesNotKeep) {
   along.options = default_options();
   along.paths.top = 3;
   expect_refused([&] { (void)long_one.trace(along); });
+  expect_refused([&] { (void)long_one.edge_credit(along); });
+  along.root = "A1.H0@-1";
+  expect_refused([&] { (void)node_reads(long_one, along); });
   Question entries;
   entries.paths.tau = 0.01;
   entries.paths.rule = TauRule::entry;

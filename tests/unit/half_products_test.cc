@@ -14,6 +14,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "base/thread_pool.h"
+#include "engine/state.h"
 #include "forward/forward.h"
 #include "model/load.h"
 #include "model/save.h"
@@ -21,6 +22,7 @@
 #include "tensor/convert.h"
 #include "unit/random_model.h"
 #include "unit/weights_files.h"
+#include "unpack/batch.h"
 
 namespace unpack {
 namespace {
@@ -260,6 +262,24 @@ TEST_F(UnseenValues, AreNamedByAProductThatMeetsThem) {
   test::expect_mentions(
       test::input_error([&] { one->logits(pass.x_final, std::vector<std::int64_t>{2}, logits); }),
       {"model.embed_tokens.weight", std::to_string(77'777 * kWidth), "inf"});
+}
+
+// Lines that say so would stay when the file has been mended.
+TEST_F(UnseenValues, DoNotMakePromptsOfABatchBadLines) {
+  write("", 0, 0);
+  LoadOptions options;
+  options.device = "cpu";
+  options.mapped = false;  // the file is about to be another
+  const auto state = std::make_shared<engine::ModelState>(
+      *engine::state_of(Model::load(folder_.path().string(), options)));
+  const std::size_t at = std::size_t{100'000} * kWidth + 3;
+  write("lm_head.weight", at, std::numeric_limits<float>::quiet_NaN());
+  state->weights = load();
+  state->backend = device(state->weights);
+  const Model damaged = engine::Inside::model(state);
+  const std::vector<PromptRecord> records = {{0, 1, R"({"ids":[1,2,3]})", ""}};
+  test::expect_mentions(test::input_error([&] { trace_prompts(damaged, {}, records); }),
+                        {"lm_head.weight", std::to_string(at), "nan"});
 }
 
 }  // namespace

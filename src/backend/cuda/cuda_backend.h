@@ -117,8 +117,6 @@ class CudaBackend final : public Backend, public DeviceCredit, public DeviceMemo
   // Every expert's product with its rows.
   void multiply_experts(int layer, const Spread& spread, model::Role role, const float* a,
                         float* c);
-  void multiply_experts_turned(int layer, const Spread& spread, model::Role role, const float* a,
-                               float* c);
   class WriterProduct;
   // What a tile [nq, writers, N] of neuron scores adds to a layer's sums, of writers from `first`
   // on or of listed ones; those of others are there already with `adds`.

@@ -21,15 +21,6 @@ void CudaBackend::multiply_experts(int layer, const Spread& spread, model::Role 
   }
 }
 
-void CudaBackend::multiply_experts_turned(int layer, const Spread& spread, model::Role role,
-                                          const float* a, float* c) {
-  for (const Spread::Part& part : spread.parts) {
-    const auto w = on_device_.expert(layer, part.expert);
-    const DeviceMatrix& m = w->matrix(role);
-    multiply_turned(m, a + part.begin * m.out, part.count, c + part.begin * m.in);
-  }
-}
-
 // Scores and sums
 // -------------------------------------------------------------------------------------------------
 

@@ -29,24 +29,21 @@ std::shared_ptr<void> aligned_block(std::size_t bytes) {
 
 std::shared_ptr<void> PassingMemory::take(const std::shared_ptr<PassingMemory>& from,
                                           std::size_t bytes, std::size_t most) {
-  Block block;
+  std::list<Block> one;
   {
     const std::lock_guard lock(from->mutex_);
     auto best = from->blocks_.end();
     for (auto it = from->blocks_.begin(); it != from->blocks_.end(); ++it) {
       if (it->bytes >= bytes && (best == from->blocks_.end() || it->bytes < best->bytes)) best = it;
     }
-    if (best != from->blocks_.end()) {
-      block = std::move(*best);
-      from->blocks_.erase(best);
-    }
+    if (best != from->blocks_.end()) one.splice(one.begin(), from->blocks_, best);
   }
-  if (block.data == nullptr) {
+  if (one.empty()) {
     from->clear();  // what is too small now is so for the layers to come
-    block = {aligned_block(most), most};
+    one.push_back({aligned_block(most), most});
   }
-  void* place = block.data.get();
-  return {place, [from, kept = std::move(block)](void*) mutable { from->put(std::move(kept)); }};
+  void* place = one.front().data.get();
+  return {place, [from, kept = std::move(one)](void*) mutable { from->put(kept); }};
 }
 
 void PassingMemory::clear() {
@@ -55,12 +52,12 @@ void PassingMemory::clear() {
   gone.swap(blocks_);
 }
 
-void PassingMemory::put(Block block) {
+void PassingMemory::put(std::list<Block>& one) {
   constexpr std::size_t kBlocks = 3;
   // What is larger, of very long prompts, would stand beside all else that a layer makes.
   constexpr std::size_t kLargest = std::size_t{192} << 20;
   const std::lock_guard lock(mutex_);
-  if (blocks_.size() < kBlocks && block.bytes <= kLargest) blocks_.push_back(std::move(block));
+  if (blocks_.size() < kBlocks && one.front().bytes <= kLargest) blocks_.splice(blocks_.end(), one);
 }
 
 }  // namespace unpack::backend

@@ -29,7 +29,8 @@ class PassingMemory {
     std::shared_ptr<void> data;
     std::size_t bytes = 0;
   };
-  void put(Block block);
+  // A list of one, which is hung into the others: where memory is given back, none is asked for.
+  void put(std::list<Block>& one);
 
   std::mutex mutex_;
   std::list<Block> blocks_;
