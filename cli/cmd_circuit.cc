@@ -6,6 +6,7 @@
 
 #include "arguments.h"
 #include "commands.h"
+#include "unpack/choice.h"
 #include "unpack/circuit.h"
 #include "unpack/error.h"
 #include "unpack/report.h"
@@ -19,7 +20,6 @@ struct CircuitArguments {
   TaskOptions task;
   std::optional<std::string> task_name, out, sizes, size;
   std::optional<int> n;
-  std::string method = "ours";
   bool compare = false;
   Outputs outputs;
 };
@@ -31,7 +31,7 @@ std::string command_text(const CircuitArguments& args, const Task& task) {
   if (args.n) text += fmt::format(" --n {}", *args.n);
   if (args.task.seed != 0) text += fmt::format(" --seed {}", args.task.seed);
   if (args.compare) text += " --compare";
-  if (o.method != CircuitMethod::ours) text += fmt::format(" --method {}", args.method);
+  if (o.method != CircuitMethod::ours) text += fmt::format(" --method {}", to_string(o.method));
   if (o.preset != kCircuitPreset) text += fmt::format(" --preset {}", o.preset);
   if (o.contrast) text += " --contrast";
   if (o.steps != CircuitOptions().steps) text += fmt::format(" --steps {}", o.steps);
@@ -139,7 +139,6 @@ void run(CircuitArguments& args, Context& context) {
     throw UsageError("out takes the name of a folder for the results: --out FOLDER");
   args.outputs.check();
   CircuitOptions& o = args.options;
-  o.method = parse_circuit_method(args.method);
   if (args.sizes) o.sizes = parse_sizes(*args.sizes);
   if (args.size) o.size = parse_size(*args.size);
   args.task.n_given = args.n.has_value();
@@ -201,18 +200,15 @@ void add_circuit(App& app, Context& context) {
                    parse_value("--seed", text, seed);
                    args->task.seed = seed;
                  });
-  command.word("--method", "How edges are ranked (default ours)", args->method,
-               {"ours", "ifr", "eap", "eap-ig", "patching", "random"});
+  command.choice("--method", "How edges are ranked (default ours)", args->options.method,
+                 words_of(circuit_methods()));
   command.flag("--contrast",
                "ours: credit of what differs between the prompt and its counterfactual",
                args->options.contrast);
   command.option("--steps", "K", "eap-ig: steps from the counterfactual (default 5)",
                  args->options.steps);
   command.choice("--ablate", "What ablated edges carry (default counterfactual)",
-                 args->options.ablation,
-                 {{"counterfactual", EdgeAblation::counterfactual},
-                  {"mean", EdgeAblation::mean},
-                  {"zero", EdgeAblation::zero}});
+                 args->options.ablation, words_of(kEdgeAblations));
   command.flag("--nodes", "Keep or ablate whole components", args->options.nodes);
   command.flag("--positions", "An edge at one position is an edge of its own",
                args->options.positions);

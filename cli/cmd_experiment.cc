@@ -5,6 +5,7 @@
 
 #include "arguments.h"
 #include "commands.h"
+#include "unpack/choice.h"
 #include "unpack/error.h"
 #include "unpack/experiments.h"
 
@@ -15,7 +16,6 @@ struct ExperimentArguments {
   ModelArguments model;
   ExperimentOptions options;
   std::optional<std::string> name, out, corpus, prompts, save, noise;
-  std::string readout = "probability";
 };
 
 std::vector<std::string> split_names(const std::string& text) {
@@ -60,7 +60,8 @@ std::string command_text(const ExperimentArguments& args) {
     text += fmt::format(" --roles {}", std::filesystem::path(*o.roles).filename().string());
   if (o.claims)
     text += fmt::format(" --claims {}", std::filesystem::path(*o.claims).filename().string());
-  if (o.readout == FaithfulnessReadout::logit) text += " --readout logit";
+  if (o.readout != ExperimentOptions().readout)
+    text += fmt::format(" --readout {}", to_string(o.readout));
   if (o.raw_logit) text += " --raw-logit";
   if (o.whole_sentences) text += " --whole-sentences";
   if (o.narrow_paths) text += " --narrow-paths";
@@ -104,8 +105,6 @@ void run(ExperimentArguments& args, Context& context) {
       o.compiled.noise.push_back(value);
     }
   }
-  o.readout =
-      args.readout == "logit" ? FaithfulnessReadout::logit : FaithfulnessReadout::probability;
   o.command = command_text(args);
   ExperimentResult result;
   try {
@@ -156,8 +155,8 @@ void add_experiment(App& app, Context& context) {
       args->options.roles);
   command.option("--claims", "FILE|gpt2|find", "greater-than: what feeds what, likewise",
                  args->options.claims);
-  command.word("--readout", "faithfulness, beta: what is read at each step (default probability)",
-               args->readout, {"probability", "logit"});
+  command.choice("--readout", "faithfulness, beta: what is read at each step (default probability)",
+                 args->options.readout, words_of(kReadouts));
   command.flag("--raw-logit", "faithfulness, beta: explain the raw logit, without a contrast",
                args->options.raw_logit);
   command.flag("--whole-sentences",

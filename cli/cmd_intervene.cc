@@ -5,6 +5,7 @@
 
 #include "arguments.h"
 #include "commands.h"
+#include "unpack/choice.h"
 #include "unpack/error.h"
 #include "unpack/intervene.h"
 
@@ -100,8 +101,7 @@ void add_intervene(App& app, Context& context) {
       "--ablate",
       "What they write instead: nothing, their mean over the prompt's positions, or what "
       "they write in the prompt of --patch-from (default zero)",
-      args->ablation,
-      {{"zero", Ablation::zero}, {"mean", Ablation::mean}, {"resample", Ablation::resample}});
+      args->ablation, words_of(kAblations));
   command.flag("--keep",
                "The other way round: the components of --component stay, and every other head and "
                "MLP is ablated",
@@ -116,7 +116,7 @@ void add_intervene(App& app, Context& context) {
       "MLP0, emb; with --ablate: the component to ablate",
       args->change.cut);
   command.choice("--channel", "Which readers: attention or MLP sublayers (default attention)",
-                 args->change.channel, {{"attention", Channel::attention}, {"mlp", Channel::mlp}});
+                 args->change.channel, words_of(kChannels));
   command.option(
       "--edge", "EDGE",
       "Patch one edge from another prompt: \"A5.H1@9 -[K]-> A7.H2@13\", \"MLP0@9 -> target\"",

@@ -139,9 +139,12 @@ PredictRequest read_predict(const Fields& body, const Model& model, const Limits
 TraceRequest read_trace(const Fields& body, const Model& model, const Limits& limits) {
   RequestFields fields(body);
   TraceRequest request;
-  constexpr Format kFormats[] = {Format::json, Format::html, Format::svg, Format::tikz};
-  if (const auto i = fields.choice("format", {"json", "html", "svg", "tikz"}))
-    request.format = kFormats[*i];
+  request.format = fields
+                       .word<Format>("format", {{"json", Format::json},
+                                                {"html", Format::html},
+                                                {"svg", Format::svg},
+                                                {"tikz", Format::tikz}})
+                       .value_or(request.format);
   request.prompt = make_request_prompt(fields, model, limits);
   const bool composition = fields.flag("composition").value_or(true);
   request.incoming = fields.flag("incoming").value_or(true);
@@ -165,8 +168,8 @@ SourcesRequest read_sources(const Fields& body, const Model& model, const Limits
   SourcesRequest request;
   SourcesOptions& options = request.options;
   fields.text("model");
-  if (const auto i = fields.choice("format", {"json", "html"}))
-    request.format = *i == 1 ? Format::html : Format::json;
+  request.format = fields.word<Format>("format", {{"json", Format::json}, {"html", Format::html}})
+                       .value_or(request.format);
   const std::optional<std::string> question = fields.text("question");
   if (!question) throw InputError("give a question");
   const std::optional<std::string> documents = fields.json("documents");
@@ -220,9 +223,8 @@ std::vector<TokenId> read_patch(RequestFields& fields, const Model& model, const
 // Components, and what they or all others are replaced by.
 void read_components(RequestFields& fields, Intervention& change) {
   change.ablate = fields.texts("components", kMostChanges).value_or(std::vector<std::string>{});
-  constexpr Ablation kAblations[] = {Ablation::zero, Ablation::mean, Ablation::resample};
-  if (const auto i = fields.choice("ablate", {"zero", "mean", "resample"})) {
-    change.ablation = kAblations[*i];
+  if (const auto ablation = fields.word("ablate", words_of(kAblations))) {
+    change.ablation = *ablation;
     if (change.ablate.empty() && !change.keep)
       throw InputError("ablate needs components, such as A5.H3 or MLP2@7");
   }
@@ -243,8 +245,7 @@ InterveneRequest read_intervene(const Fields& body, const Model& model, const Li
   InterveneRequest request;
   Intervention& change = request.intervention;
   change.cut = fields.text("cut");
-  constexpr Channel kChannels[] = {Channel::attention, Channel::mlp};
-  if (const auto i = fields.choice("channel", {"attention", "mlp"})) change.channel = kChannels[*i];
+  change.channel = fields.word("channel", words_of(kChannels)).value_or(change.channel);
   change.edges = fields.texts("edges", kMostChanges).value_or(std::vector<std::string>{});
   change.keep = fields.flag("keep").value_or(false);
   read_components(fields, change);

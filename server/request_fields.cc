@@ -62,12 +62,6 @@ std::optional<std::vector<int>> RequestFields::integers(const std::string& field
   return value ? std::optional(read_integers(field, *value, longest)) : std::nullopt;
 }
 
-std::optional<std::size_t> RequestFields::choice(const std::string& field,
-                                                 const std::vector<std::string>& choices) {
-  const Field* value = find(field);
-  return value ? std::optional(read_choice(field, *value, choices)) : std::nullopt;
-}
-
 void RequestFields::at_most_one_of(const std::vector<std::string>& fields) {
   const std::string* first = nullptr;
   for (const std::string& field : fields) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "unpack/choice.h"
 #include "unpack/fields.h"
 
 namespace unpack::server {
@@ -27,9 +28,11 @@ class RequestFields {
   std::optional<std::vector<std::string>> texts(const std::string& field, std::size_t longest);
   std::optional<std::string> json(const std::string& field);  // a list or an object, as its text
   std::optional<std::vector<int>> integers(const std::string& field, std::size_t longest);
-  // The index of the field's text in `choices`.
-  std::optional<std::size_t> choice(const std::string& field,
-                                    const std::vector<std::string>& choices);
+  template <class T>
+  std::optional<T> word(const std::string& field, const Words<T>& words) {
+    const Field* value = find(field);
+    return value ? std::optional(read_word(field, *value, words)) : std::nullopt;
+  }
 
   // Throws when two of these are given.
   void at_most_one_of(const std::vector<std::string>& fields);

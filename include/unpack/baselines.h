@@ -1,6 +1,7 @@
 // Other attribution methods on the same forward pass, for comparison.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -12,6 +13,8 @@ namespace unpack {
 
 enum class Method { unpack, ifr, attnlrp, cplrp };
 const char* to_string(Method method);
+inline constexpr std::array kCreditMethods = {Method::unpack, Method::ifr, Method::attnlrp,
+                                              Method::cplrp};
 Method parse_method(const std::string& name);  // throws UsageError
 
 // Token scores of a baseline; `position` holds the part of the position embedding (LRP on models

@@ -2,6 +2,7 @@
 // by ablation of all others.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -60,6 +61,8 @@ CircuitMethod parse_circuit_method(const std::string& name);  // UsageError
 // and positions, or nothing.
 enum class EdgeAblation { counterfactual, mean, zero };
 const char* to_string(EdgeAblation ablation);
+inline constexpr std::array kEdgeAblations = {EdgeAblation::counterfactual, EdgeAblation::mean,
+                                              EdgeAblation::zero};
 
 // A part of all edges, or a number of them.
 struct CircuitSize {

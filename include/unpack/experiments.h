@@ -2,6 +2,7 @@
 // plots in a folder.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -17,6 +18,11 @@
 namespace unpack {
 
 enum class FaithfulnessReadout { probability, logit };
+constexpr const char* to_string(FaithfulnessReadout readout) {
+  return readout == FaithfulnessReadout::logit ? "logit" : "probability";
+}
+inline constexpr std::array kReadouts = {FaithfulnessReadout::probability,
+                                         FaithfulnessReadout::logit};
 
 // compiled: models with known circuits, made for the experiment.
 struct CompiledOptions {

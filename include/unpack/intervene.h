@@ -2,6 +2,7 @@
 // from its readers, an edge taken from another prompt, an embedding set to zero.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,6 +17,7 @@ namespace unpack {
 
 enum class Channel { attention, mlp };
 const char* to_string(Channel channel);  // "attention", "mlp"
+inline constexpr std::array kChannels = {Channel::attention, Channel::mlp};
 
 // One reader's view of one writer: `A5.H1@9 -[K]-> A7.H2@13`, `MLP0@9 -> MLP3@9`, `A5.H1@9 ->
 // target` (the final norm). The writer's position is where the branch reads: the source of a K or V
@@ -35,6 +37,7 @@ std::string to_string(const Writers& writers, const Edge& edge);
 // or what it writes there in another prompt.
 enum class Ablation { zero, mean, resample };
 const char* to_string(Ablation ablation);  // "zero", "mean", "resample"
+inline constexpr std::array kAblations = {Ablation::zero, Ablation::mean, Ablation::resample};
 
 // What is changed. Everything named here happens in one and the same pass.
 struct Intervention {

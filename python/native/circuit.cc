@@ -7,7 +7,7 @@
 
 #include "bind.h"
 #include "call.h"
-#include "unpack/error.h"
+#include "unpack/choice.h"
 #include "unpack/question.h"
 
 namespace py = pybind11;
@@ -18,14 +18,6 @@ namespace {
 // writer, reader, branch ("": none), credit, absolute, drop (None: not measured)
 using EdgeRow =
     std::tuple<std::string, std::string, std::string, double, double, std::optional<double>>;
-
-EdgeAblation parse_ablation(const std::string& name) {
-  for (const EdgeAblation known :
-       {EdgeAblation::counterfactual, EdgeAblation::mean, EdgeAblation::zero}) {
-    if (name == to_string(known)) return known;
-  }
-  throw UsageError("ablate must be one of 'counterfactual', 'mean', 'zero', not '" + name + "'");
-}
 
 TaskOptions task_options(std::optional<int> n, std::uint64_t seed) {
   TaskOptions out;
@@ -68,7 +60,7 @@ py::tuple circuit(const Model& model, const std::string& task, std::optional<int
   options.options = question.question.options;
   options.contrast = contrast;
   options.steps = steps;
-  options.ablation = parse_ablation(ablate);
+  options.ablation = read_word("ablate", text_field(ablate), words_of(kEdgeAblations));
   options.nodes = nodes;
   options.positions = positions;
   options.patched = patched;
@@ -96,7 +88,7 @@ std::vector<std::tuple<int, double, double, double>> prove(
       lists.back().push_back(
           parse_circuit_edge(model, std::get<0>(e), std::get<1>(e), std::get<2>(e)));
   }
-  const EdgeAblation ablation = parse_ablation(ablate);
+  const EdgeAblation ablation = read_word("ablate", text_field(ablate), words_of(kEdgeAblations));
   const CircuitProof proof = interruptible(progress, [&](const RunContext& context) {
     return prove_circuits(model, read_task(model, task, task_options(n, seed)), lists, ablation,
                           context);
@@ -122,10 +114,9 @@ std::string draw(const Model& model, const std::string& title, const std::vector
     shown.edges.push_back(
         {parse_circuit_edge(model, std::get<0>(e), std::get<1>(e), std::get<2>(e)), std::get<3>(e),
          std::get<4>(e), static_cast<int>(shown.edges.size()) + 1, true, std::get<5>(e)});
-  if (format == "svg") return to_svg(shown);
-  if (format == "dot") return to_dot(shown);
-  if (format == "graphml") return to_graphml(shown);
-  throw UsageError("format must be one of 'svg', 'dot', 'graphml', not '" + format + "'");
+  using Writing = std::string (*)(const CircuitResult&);
+  return read_word<Writing>("format", text_field(format),
+                            {{"svg", to_svg}, {"dot", to_dot}, {"graphml", to_graphml}})(shown);
 }
 
 }  // namespace

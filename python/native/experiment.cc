@@ -8,6 +8,7 @@
 
 #include "bind.h"
 #include "call.h"
+#include "unpack/choice.h"
 #include "unpack/experiments.h"
 #include "unpack/question.h"
 
@@ -48,10 +49,7 @@ py::tuple experiment(const std::string& name, std::vector<std::string> models,
   asked.prompts = std::move(prompts);
   asked.roles = std::move(roles);
   asked.claims = std::move(claims);
-  if (readout != "probability" && readout != "logit")
-    throw UsageError("readout must be one of 'probability', 'logit', not '" + readout + "'");
-  asked.readout =
-      readout == "logit" ? FaithfulnessReadout::logit : FaithfulnessReadout::probability;
+  asked.readout = read_word("readout", text_field(readout), words_of(kReadouts));
   asked.raw_logit = raw_logit;
   asked.whole_sentences = whole_sentences;
   asked.narrow_paths = narrow_paths;

@@ -9,6 +9,7 @@
 #include "bind.h"
 #include "call.h"
 #include "unpack/chat.h"
+#include "unpack/choice.h"
 #include "unpack/cost.h"
 #include "unpack/intervene.h"
 #include "unpack/models.h"
@@ -39,11 +40,8 @@ Model load(const std::string& name, const std::string& device, int threads, bool
 }
 
 DType parse_dtype(const std::string& name) {
-  for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::f64}) {
-    if (name == to_string(dtype)) return dtype;
-  }
-  throw UsageError("dtype must be one of 'float32', 'float16', 'bfloat16', 'float64', not '" +
-                   name + "'");
+  const std::vector<DType> known = {DType::f32, DType::f16, DType::bf16, DType::f64};
+  return read_word("dtype", text_field(name), words_of(known));
 }
 
 Model random_model(const std::string& shape, std::uint64_t seed, const std::string& device,
@@ -186,10 +184,7 @@ AttributeResult attribute_tokens(const Model& model, const Ids& prompt, const Id
 }
 
 Ablation ablation_named(const std::string& name) {
-  for (const Ablation each : {Ablation::zero, Ablation::mean, Ablation::resample}) {
-    if (name == to_string(each)) return each;
-  }
-  throw UsageError("ablate must be one of 'zero', 'mean', 'resample', not '" + name + "'");
+  return read_word("ablate", text_field(name), words_of(kAblations));
 }
 
 std::string prove_on(const Model& model, const Ids& ids, const std::vector<std::string>& components,
@@ -211,9 +206,7 @@ InterventionResult intervene_on(const Model& model, const Ids& ids, std::optiona
   Intervention intervention;
   intervention.keep = keep;
   intervention.cut = std::move(cut);
-  if (channel != "attention" && channel != "mlp")
-    throw UsageError("channel must be one of 'attention', 'mlp', not '" + channel + "'");
-  intervention.channel = channel == "mlp" ? Channel::mlp : Channel::attention;
+  intervention.channel = read_word("channel", text_field(channel), words_of(kChannels));
   intervention.edges = std::move(edges);
   intervention.patch_from = std::move(patch_from);
   intervention.zero = std::move(zero);

@@ -6,6 +6,7 @@
 #include "arrays.h"
 #include "bind.h"
 #include "call.h"
+#include "unpack/choice.h"
 #include "unpack/explain.h"
 #include "unpack/question.h"
 
@@ -56,14 +57,11 @@ InteractionResult interactions(const Prepared& prepared, std::optional<int> quer
 }
 
 py::array scores(const Prepared& prepared, int layer, const std::string& branch) {
-  for (const Branch known :
-       {Branch::K, Branch::Q, Branch::V, Branch::mlp, Branch::G, Branch::U, Branch::R}) {
-    if (branch == to_string(known))
-      return take(interruptible(py::none(),
-                                [&](const RunContext&) { return prepared.scores(layer, known); }));
-  }
-  throw UsageError("branch must be one of 'K', 'Q', 'V', 'MLP', 'G', 'U', 'R', not '" + branch +
-                   "'");
+  const std::vector<Branch> known = {Branch::K, Branch::Q, Branch::V, Branch::mlp,
+                                     Branch::G, Branch::U, Branch::R};
+  const Branch of = read_word("branch", text_field(branch), words_of(known));
+  return take(
+      interruptible(py::none(), [&](const RunContext&) { return prepared.scores(layer, of); }));
 }
 
 py::array cache(const Prepared& prepared, const std::string& name, int layer) {

@@ -5,6 +5,7 @@
 
 #include "arrays.h"
 #include "bind.h"
+#include "unpack/choice.h"
 #include "unpack/groups.h"
 #include "unpack/intervene.h"
 #include "unpack/report.h"
@@ -37,10 +38,10 @@ std::string html(const Result& result) {
 }
 
 std::string graph(const TraceResult& result, const std::string& format) {
-  if (format == "graphml") return to_graph(result, GraphFormat::graphml);
-  if (format == "dot") return to_graph(result, GraphFormat::dot);
-  if (format == "json") return to_graph(result, GraphFormat::json);
-  throw UsageError("format must be one of 'graphml', 'dot', 'json', not '" + format + "'");
+  return to_graph(result, read_word<GraphFormat>("format", text_field(format),
+                                                 {{"graphml", GraphFormat::graphml},
+                                                  {"dot", GraphFormat::dot},
+                                                  {"json", GraphFormat::json}}));
 }
 
 py::dict incoming(const TraceResult& result) {

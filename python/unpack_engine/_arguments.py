@@ -19,7 +19,7 @@ OnProgress = Callable[[str, float, float], None]
 Progress = Union[None, bool, OnProgress]
 
 T = TypeVar("T")
-_SETTINGS = (
+SETTINGS = (
     "preset",
     *(name for name in _native.option_fields if name != "reroot"),
 )  # that one goes with a root
@@ -37,7 +37,7 @@ _INT32 = 2**31
 
 def settings(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """Those of a function's arguments, its `locals()`, that are settings of the method."""
-    return {name: arguments[name] for name in _SETTINGS}
+    return {name: arguments[name] for name in SETTINGS}
 
 
 def integer(name: str, value: Any, low: int = -_INT32, high: int = _INT32 - 1) -> int:

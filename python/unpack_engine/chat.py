@@ -92,19 +92,13 @@ def made(model: _native.Model, prompt: Any, bos: Any) -> _native.MadePrompt:
     )
 
 
-_OPTIONS = (
-    "preset", "beta", "weights", "mlp_weights", "expert_weights", "dispatch", "mlp", "scores",
-    "direction", "floor", "keys"
-)
-
-
 def method_options(function: str, options: Any) -> Any:
     """Those that set the method; any other name is an error."""
     for name in options:
-        if name not in _OPTIONS:
+        if name not in check.SETTINGS:
             raise TypeError(
                 f"{function} has no argument {name}: the options of the method are"
-                f" {', '.join(_OPTIONS)}"
+                f" {', '.join(check.SETTINGS)}"
             )
     return options
 

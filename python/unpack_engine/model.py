@@ -496,7 +496,7 @@ class Model:
         True
         """
         ids = check.prompt_ids(self._native, "prompt", prompt, bos)
-        other = self._patch_ids(patch_from, len(ids), bos)
+        other = self._patch_ids(patch_from, bos)
         if cut is not None:
             check.named("cut", self._native.check_component, check.text("cut", cut))
         ablated = self._components(components, len(ids))
@@ -516,18 +516,10 @@ class Model:
                 )
             )
 
-    def _patch_ids(self, patch_from: Optional[Prompt], length: int, bos: bool) -> List[int]:
-        other = (
-            []
-            if patch_from is None
-            else check.prompt_ids(self._native, "patch_from", patch_from, bos)
-        )
-        if other and len(other) != length:
-            raise ValueError(
-                f"patch_from has {len(other)} tokens, the prompt {length}: they must have the same"
-                " number"
-            )
-        return other
+    def _patch_ids(self, patch_from: Optional[Prompt], bos: bool) -> List[int]:
+        if patch_from is None:
+            return []
+        return check.prompt_ids(self._native, "patch_from", patch_from, bos)
 
     def _components(self, components: Union[str, Sequence[str]], length: int) -> List[str]:
         names = check.texts("components", components)
@@ -583,7 +575,7 @@ class Model:
                     ids,
                     self._components(components, len(ids)),
                     check.text("ablate", ablate),
-                    self._patch_ids(patch_from, len(ids), bos),
+                    self._patch_ids(patch_from, bos),
                     goal,
                     report,
                 )

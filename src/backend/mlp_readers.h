@@ -23,6 +23,9 @@ inline std::vector<MlpReader> mlp_readers(const LayerConfig& layer) {
   return {{MlpSide::router, Branch::R}, gate, up};
 }
 
+// Where the gate of a gated MLP, or the only reader of a plain one, stands in that list.
+inline std::size_t gate_index(const LayerConfig& layer) { return layer.mixture() ? 1 : 0; }
+
 // The share of an MLP's credit that the reader at `index` of that list passes on.
 inline double reader_weight(const Options& options, const LayerConfig& layer, std::size_t index) {
   if (!layer.gated()) return 1.0;
@@ -39,6 +42,14 @@ inline std::size_t neuron_side(MlpSide side) { return side == MlpSide::up ? 1 : 
 // How many of them there are.
 inline int neuron_sides(const LayerConfig& layer) { return layer.gated() ? 2 : 1; }
 inline int neuron_sides(const ModelConfig& config) { return config.gated() ? 2 : 1; }
+
+// The branches of an MLP, or of a model's MLPs, in words.
+template <class Config>
+const char* branch_words(const Config& config) {
+  return config.mixture() ? "the branches R, G and U"
+         : config.gated() ? "the branches G and U"
+                          : "no branches";
+}
 
 // Where a branch of an MLP reads.
 inline MlpSide side_of(Branch branch) {

@@ -7,6 +7,7 @@
 
 #include "engine/finite.h"
 #include "engine/state.h"
+#include "unpack/choice.h"
 
 namespace unpack {
 
@@ -25,10 +26,7 @@ const char* to_string(Method method) {
 }
 
 Method parse_method(const std::string& name) {
-  for (const Method method : {Method::unpack, Method::ifr, Method::attnlrp, Method::cplrp}) {
-    if (name == to_string(method)) return method;
-  }
-  throw UsageError(fmt::format("'{}' is no method: use unpack, ifr, attnlrp or cplrp", name));
+  return read_word("method", text_field(name), words_of(kCreditMethods));
 }
 
 TraceResult baseline(const Prepared& prepared, const Target& target, Method method,

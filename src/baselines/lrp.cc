@@ -10,6 +10,7 @@
 
 #include "backend/host/kernels.h"
 #include "base/center.h"
+#include "base/formulas.h"
 #include "base/index.h"
 #include "decompose/host_math.h"
 #include "engine/state.h"
@@ -305,7 +306,7 @@ class Relevance {
                           std::size_t e) {
     if (cap == 0) return 1.0;
     const double logit = scale * decompose::dot({query, e}, {key, e});
-    return std::fabs(logit) < 1e-8 ? 1.0 : cap * std::tanh(logit / cap) / logit;
+    return std::fabs(logit) < 1e-8 ? 1.0 : base::soft_cap(logit, cap) / logit;
   }
 
   // Rotary, then the norm of queries or keys with its deviation held constant.

@@ -116,10 +116,10 @@ std::string filter_title(std::string_view text) {
     word.clear();
   };
   for (const std::string_view c : characters(text)) {
-    const bool edge = c == "-" || c == "(" || c == "{" || c == "[" || c == "<" ||
-                      is_space(tokenizer::first_char(c));
-    if (edge) flush();
-    (edge ? out : word) += c;
+    const bool parts = c == "-" || c == "(" || c == "{" || c == "[" || c == "<" ||
+                       is_space(tokenizer::first_char(c));
+    if (parts) flush();
+    (parts ? out : word) += c;
   }
   flush();
   return out;

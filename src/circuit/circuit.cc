@@ -8,6 +8,7 @@
 
 #include "circuit/rank.h"
 #include "engine/state.h"
+#include "unpack/choice.h"
 #include "unpack/error.h"
 #include "unpack/prepared.h"
 
@@ -282,12 +283,7 @@ std::vector<CircuitMethod> circuit_methods() {
 }
 
 CircuitMethod parse_circuit_method(const std::string& name) {
-  std::string all;
-  for (const auto& [method, known] : kMethods) {
-    if (name == known) return method;
-    all += (all.empty() ? "" : ", ") + std::string(known);
-  }
-  throw UsageError(fmt::format("method takes {}, not '{}'", all, name));
+  return read_word("method", text_field(name), words_of(circuit_methods()));
 }
 
 const char* to_string(EdgeAblation ablation) {

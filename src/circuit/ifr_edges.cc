@@ -55,8 +55,7 @@ class EdgeRoutes {
     share(table_.target_port(), length_ - 1, 1.0);
     for (int l = c_.n_layers - 1; l >= 0; --l) {
       // A gated MLP's gate stands for all that it reads.
-      std::size_t port = table_.mlp_ports(l);
-      if (c_.layer(l).mixture()) ++port;
+      const std::size_t port = table_.mlp_ports(l) + backend::gate_index(c_.layer(l));
       for (std::size_t s = 0; s < length_; ++s) share(port, s, held_[writers.mlp(l)][s]);
       for (int h = 0; h < c_.n_heads; ++h) share_head(l, h);
     }

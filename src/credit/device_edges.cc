@@ -94,7 +94,7 @@ class DirectQueue {
       const LayerConfig& shape = c.layer(layers_[i]);
       for (std::size_t r = 0; r < backend::mlp_readers(shape).size(); ++r)
         bundle_.add(a.neurons[r].edge, cm);
-      bundle_.add(a.neurons[shape.mixture() ? 1 : 0].shares, shape.entries());
+      bundle_.add(a.neurons[backend::gate_index(shape)].shares, shape.entries());
     }
     bundle_.make();
   }
@@ -130,7 +130,7 @@ class DirectQueue {
       const LayerConfig& shape = d_.config().layer(layers_[i]);
       for (std::size_t r = 0; r < backend::mlp_readers(shape).size(); ++r)
         bundle_.read(arrays_[i].neurons[r].edge, to.mlp_edge[r]);
-      bundle_.read(arrays_[i].neurons[shape.mixture() ? 1 : 0].shares, to.neuron_share);
+      bundle_.read(arrays_[i].neurons[backend::gate_index(shape)].shares, to.neuron_share);
       out.push_back(std::move(to));
     }
   }
@@ -151,11 +151,21 @@ std::vector<int> all_of(int count) {
   return all;
 }
 
-backend::Array neuron_numerators(const decompose::Decomposition& d, const Options& options,
-                                 int layer) {
-  if (options.mlp == MlpRule::l2) return {};
-  return options.dispatch == Dispatch::gate ? d.kept_pass().layers[layer].act
-                                            : d.mlp_numerators(layer);
+backend::Array neurons_asked(const decompose::Decomposition& d, const Options& options, int layer) {
+  return options.mlp == MlpRule::l2 ? backend::Array() : neuron_entries(d, options, layer);
+}
+
+backend::DeviceCredit::Layer device_layer(const decompose::Decomposition& d,
+                                          const backend::AttentionView& view,
+                                          const backend::AttentionSums& sums,
+                                          const LayerArrays& a) {
+  return {view,
+          d.mlp_view(view.layer),
+          &sums,
+          a.heads,
+          {a.neurons[0].edge, a.neurons[1].edge, a.neurons[2].edge},
+          d.writers().head(view.layer, 0),
+          d.writers().mlp(view.layer)};
 }
 
 // From the lowest layer up, each made, handed to the companion and left before the next: of the
@@ -184,22 +194,15 @@ void walk_up(backend::DeviceCredit& device, const decompose::Decomposition& d,
     for (std::size_t i = 0; i < sides; ++i) a.neurons[i].edge = backend.zeros(length * cm);
     a.neurons[0].doubt = backend.zeros(length);
     a.neurons[1].doubt = a.neurons[2].doubt = a.neurons[0].doubt;
-    queue_neurons(device, d, options, l, queries, neuron_numerators(d, options, l), a);
+    queue_neurons(device, d, options, l, queries, neurons_asked(d, options, l), a);
     const backend::AttentionView view = d.attention_view(l);
     a.heads.entry = backend.uninitialized(heads * pairs);
     a.heads.key_coef = backend.uninitialized(heads * pairs);
     device.head_edges(view, d.attention(l, options.scores, context), queries,
-                      options.dispatch == Dispatch::gate ? *view.pattern : d.head_numerators(l),
-                      options, a.heads);
+                      head_entries(d, options, l), options, a.heads);
     if (towards) towards->queue(l);
     d.leave_sums();
-    layers.push_back({view,
-                      d.mlp_view(l),
-                      &no_sums,
-                      a.heads,
-                      {a.neurons[0].edge, a.neurons[1].edge, a.neurons[2].edge},
-                      d.writers().head(l, 0),
-                      d.writers().mlp(l)});
+    layers.push_back(device_layer(d, view, no_sums, a));
     if (companion != nullptr) companion->built(device, layers.back(), options.scores);
     layers.back().heads.entry = layers.back().heads.key_coef = {};
     const auto fetch = [&](const backend::Array& array, auto& values) {
@@ -230,9 +233,7 @@ DeviceLayer remade_layer(backend::DeviceCredit& device, const decompose::Decompo
   backend::DeviceCredit::HeadEdges made;
   made.entry = backend.uninitialized(size);
   made.key_coef = backend.uninitialized(size);
-  device.head_edges(view, *sums, all_of(d.length()),
-                    options.dispatch == Dispatch::gate ? *view.pattern : d.head_numerators(l),
-                    options, made);
+  device.head_edges(view, *sums, all_of(d.length()), head_entries(d, options, l), options, made);
   out.layer.heads.entry = made.entry;
   out.layer.heads.key_coef = made.key_coef;
   sums->k_sum = sums->k_abs = sums->v_scores = {};
@@ -255,9 +256,7 @@ backend::DeviceCredit* edges_on_device(const decompose::Decomposition& d, const 
   }
   const ModelConfig& c = d.config();
   const Index length = d.length(), heads = c.n_heads;
-  std::vector<int> queries(length);
-  std::iota(queries.begin(), queries.end(), 0);
-  const bool gate = options.dispatch == Dispatch::gate;
+  const std::vector<int> queries = all_of(d.length());
   const bool fetch_entries = 2 * heads * backend::tri(length) * c.n_layers <= kFetchedAtOnce;
   Bundle bundle(d.backend());
   std::vector<LayerArrays> arrays(c.n_layers);
@@ -280,31 +279,16 @@ backend::DeviceCredit* edges_on_device(const decompose::Decomposition& d, const 
   }
   bundle.make();
   std::optional<DirectQueue> towards;
-  if (target != nullptr) {
-    std::vector<int> all(c.n_layers);
-    std::iota(all.begin(), all.end(), 0);
-    towards.emplace(*device, d, options, all, *target);
-  }
+  if (target != nullptr) towards.emplace(*device, d, options, all_of(c.n_layers), *target);
   for (int l = 0; l < c.n_layers; ++l) {
     context.check();
     LayerArrays& a = arrays[l];
     a.neurons[1].doubt = a.neurons[2].doubt = a.neurons[0].doubt;
     const backend::AttentionView view = d.attention_view(l);
     const backend::AttentionSums& sums = d.attention(l, options.scores, context);
-    device->head_edges(view, sums, queries, gate ? *view.pattern : d.head_numerators(l), options,
-                       a.heads);
-    const backend::Array none;
-    const backend::Array& numerators = options.mlp == MlpRule::l2 ? none
-                                       : gate                     ? d.kept_pass().layers[l].act
-                                                                  : d.mlp_numerators(l);
-    queue_neurons(*device, d, options, l, queries, numerators, a);
-    layers.push_back({view,
-                      d.mlp_view(l),
-                      &sums,
-                      a.heads,
-                      {a.neurons[0].edge, a.neurons[1].edge, a.neurons[2].edge},
-                      d.writers().head(l, 0),
-                      d.writers().mlp(l)});
+    device->head_edges(view, sums, queries, head_entries(d, options, l), options, a.heads);
+    queue_neurons(*device, d, options, l, queries, neurons_asked(d, options, l), a);
+    layers.push_back(device_layer(d, view, sums, a));
     if (towards) towards->queue(l);
   }
   if (towards) towards->fetch(direct);

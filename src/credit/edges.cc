@@ -34,6 +34,17 @@ void center_coefficients(double* coef, std::size_t n) {
 
 }  // namespace
 
+backend::Array head_entries(const decompose::Decomposition& d, const Options& options, int layer) {
+  return options.dispatch == Dispatch::gate ? d.kept_pass().layers[layer].pattern
+                                            : d.head_numerators(layer);
+}
+
+backend::Array neuron_entries(const decompose::Decomposition& d, const Options& options,
+                              int layer) {
+  return options.dispatch == Dispatch::gate ? d.kept_pass().layers[layer].act
+                                            : d.mlp_numerators(layer);
+}
+
 template <typename T>
 Edges<T>::Edges(std::shared_ptr<const decompose::Decomposition> decomposition,
                 const Options& options, const RunContext& context, const EdgesTarget* target,
@@ -170,8 +181,7 @@ void Edges<T>::build_attention(int l, const backend::AttentionSums& sums,
   const auto host = [&](const backend::Array& array) {
     return std::static_pointer_cast<const T>(d.backend().host(array));
   };
-  const auto numerators =
-      host(options_.dispatch == Dispatch::gate ? *view.pattern : d.head_numerators(l));
+  const auto numerators = host(head_entries(d, options_, l));
   const auto k_sum = host(sums.k_sum), k_abs = host(sums.k_abs), q_sum = host(sums.q_sum),
              q_abs = host(sums.q_abs);
   const auto v_sum = host(sums.v_sum), v_abs = host(sums.v_abs), v_scores = host(sums.v_scores);
@@ -344,10 +354,7 @@ void Edges<T>::build_mlp(int l, LayerEdges<T>& out, const RunContext& context) c
       d.mlp(l, reader.side, options_.scores, context);
   }
   std::vector<double> numerators;
-  if (options_.mlp != MlpRule::l2) {
-    numerators = downloaded(
-        d, options_.dispatch == Dispatch::gate ? d.pass().layers[l].act : d.mlp_numerators(l));
-  }
+  if (options_.mlp != MlpRule::l2) numerators = downloaded(d, neuron_entries(d, options_, l));
   const auto edges = mlp_edges(l, all_queries(d.length()), std::move(numerators), &out.mlp_doubt);
   for (std::size_t side = 0; side < edges.size(); ++side)
     out.mlp_edge[side].assign(edges[side].begin(), edges[side].end());
@@ -359,9 +366,7 @@ std::vector<double> Edges<T>::neuron_shares(int layer, int query) const {
   d.enter(layer);
   const std::size_t n = d.config().layer(layer).entries();
   std::vector<double> t(n);
-  const backend::Array from = options_.dispatch == Dispatch::gate ? d.kept_pass().layers[layer].act
-                                                                  : d.mlp_numerators(layer);
-  d.backend().download(from, query * n, t);
+  d.backend().download(neuron_entries(d, options_, layer), query * n, t);
   to_shares(t.data(), n, options_.beta);
   return t;
 }

@@ -44,6 +44,11 @@ struct DirectEdges {
   std::vector<double> neuron_share;                                 // [entries]
 };
 
+// What the entries of a layer's nodes are shared out by: their numerators, or with dispatch gate
+// the patterns [H, tri] and activations [S, entries] alone.
+backend::Array head_entries(const decompose::Decomposition& d, const Options& options, int layer);
+backend::Array neuron_entries(const decompose::Decomposition& d, const Options& options, int layer);
+
 // A target whose direct edges are wanted for all layers.
 struct EdgesTarget {
   int query = 0;

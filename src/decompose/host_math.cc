@@ -80,10 +80,7 @@ void rotate_back(const Rope& rope, std::span<const double> frequencies, int posi
   for (std::size_t i = 0; i < half; ++i) {
     const double c = rope.amplitude * std::cos(position * frequencies[i]);
     const double s = rope.amplitude * std::sin(position * frequencies[i]);
-    const double a = head[i];
-    const double b = head[i + half];
-    head[i] = a * c + b * s;
-    head[i + half] = b * c - a * s;
+    backend::kernels::turn_pair(head[i], head[i + half], c, -s);
   }
 }
 

@@ -64,8 +64,7 @@ std::vector<std::string> empty_filters(const PathQuery& query, const ModelConfig
   };
   if (query.branch && !heads && std::none_of(config.layers.begin(), config.layers.end(), has))
     out.push_back(fmt::format("no path takes branch {}: the MLPs of this model have {}",
-                              to_string(*query.branch),
-                              config.gated() ? "G and U" : "no branches"));
+                              to_string(*query.branch), backend::branch_words(config)));
   return out;
 }
 

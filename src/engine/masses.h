@@ -2,6 +2,7 @@
 // over positions.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -20,5 +21,10 @@ std::shared_ptr<const credit::Suffix> path_masses(const PreparedState& state,
 // `rooted` is the answer to `question`.
 std::vector<double> masses_below(const PreparedState& state, const Question& question,
                                  const TraceResult& rooted, const RunContext& context);
+
+// Those that the root of `result` composes with, by what it sends them (incoming), ranked by the
+// mass below them.
+void add_composition(TraceResult& result, int writers,
+                     const std::function<double(int source, int writer)>& mass_below);
 
 }  // namespace unpack::engine

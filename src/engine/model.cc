@@ -9,6 +9,7 @@
 #include <random>
 
 #include "backend/mlp_readers.h"
+#include "base/formulas.h"
 #include "base/index.h"
 #include "chat/source.h"
 #include "engine/finite.h"
@@ -215,7 +216,7 @@ double engine::log_sum_exp(std::span<const double> logits) {
 
 void engine::cap_logits(const ModelConfig& config, std::span<double> logits) {
   if (config.logit_cap == 0) return;
-  for (double& x : logits) x = config.logit_cap * std::tanh(x / config.logit_cap);
+  for (double& x : logits) x = base::soft_cap(x, config.logit_cap);
 }
 
 ExpertUses engine::expert_uses(std::span<const std::shared_ptr<const backend::Routing>> routings,

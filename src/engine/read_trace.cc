@@ -98,35 +98,6 @@ void add_root(const engine::ReadSweep& sweep, TraceResult& result) {
   }
 }
 
-// The ranking of those it sends to.
-void add_composition(const decompose::Decomposition& d, const engine::ReadPaths& paths,
-                     TraceResult& result) {
-  const std::size_t count = d.writers().count();
-  const std::size_t length = result.length();
-  const std::vector<double> below = paths.masses_below();
-  std::vector<CompositionEntry> all(count);
-  const auto ranked = [](std::vector<CompositionEntry> entries) {
-    std::erase_if(entries, [](const CompositionEntry& e) { return e.mass == 0 && e.credit == 0; });
-    std::stable_sort(entries.begin(), entries.end(),
-                     [](const auto& a, const auto& b) { return a.mass > b.mass; });
-    return entries;
-  };
-  for (const auto& [branch, credit] : result.incoming) {
-    std::vector<CompositionEntry> entries(count);
-    for (std::size_t w = 0; w < count; ++w) {
-      entries[w].writer = all[w].writer = w;
-      for (std::size_t s = 0; s < length; ++s) {
-        entries[w].credit += std::fabs(credit[w][s]);
-        entries[w].mass += std::fabs(credit[w][s]) * below[s * count + w];
-      }
-      all[w].credit += entries[w].credit;
-      all[w].mass += entries[w].mass;
-    }
-    result.composition[branch] = ranked(std::move(entries));
-  }
-  result.composition[Branch::none] = ranked(std::move(all));
-}
-
 // Edges of every layer, and of the target. `other`: [S, C, D] what is read, where it is not what
 // was written.
 template <typename T>
@@ -225,7 +196,11 @@ void engine::answer_along_reading(const engine::PreparedState& state, const Ques
   const bool ranked = result.root && question.composition;
   if (!ranked && question.paths.top == 0) return;
   const engine::ReadPaths paths(sweep, filter, context);
-  if (ranked) add_composition(d, paths, result);
+  if (ranked) {
+    const std::vector<double> below = paths.masses_below();
+    engine::add_composition(result, writers.count(),
+                            [&](int s, int w) { return below[s * count + w]; });
+  }
   if (question.paths.tau) {
     credit::ThresholdPaths found;
     found.paths = paths.best(question.paths.top + 1, *question.paths.tau);

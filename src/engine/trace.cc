@@ -108,35 +108,6 @@ credit::PathFilter resolve_filter(const PathQuery& query, const Writers& writers
   return filter;
 }
 
-// Spec 8.4: upstream components by what they send into the root.
-void add_composition(TraceResult& result, const credit::Suffix& suffix, const Writers& writers) {
-  std::vector<CompositionEntry> all(writers.count());
-  const auto ranked = [](std::vector<CompositionEntry> entries) {
-    std::erase_if(entries, [](const CompositionEntry& e) { return e.mass == 0 && e.credit == 0; });
-    std::stable_sort(entries.begin(), entries.end(),
-                     [](const auto& a, const auto& b) { return a.mass > b.mass; });
-    return entries;
-  };
-  for (const auto& [branch, credit] : result.incoming) {
-    std::vector<CompositionEntry> entries(all.size());
-    for (int w = 0; w < writers.count(); ++w) {
-      CompositionEntry& entry = entries[w];
-      entry.writer = w;
-      for (int s = 0; s < result.length(); ++s) {
-        const double size = std::fabs(credit[w][s]);
-        entry.credit += size;
-        entry.mass += size * suffix.mass_all(s, w);
-      }
-      CompositionEntry& total = all[w];
-      total.writer = w;
-      total.credit += entry.credit;
-      total.mass += entry.mass;
-    }
-    result.composition[branch] = ranked(std::move(entries));
-  }
-  result.composition[Branch::none] = ranked(std::move(all));
-}
-
 void add_tokens(TraceResult& result, const credit::Flow& flow, const credit::Start& start,
                 const Writers& writers) {
   const std::size_t count = writers.count();
@@ -234,7 +205,9 @@ void answer(const engine::PreparedState& state, const Question& question, const 
     } else {
       engine::add_neuron_entries(d, *result.root, shares, result);
     }
-    if (question.composition) add_composition(result, *plain, writers);
+    if (question.composition)
+      engine::add_composition(result, writers.count(),
+                              [&](int s, int w) { return plain->mass_all(s, w); });
   }
 
   const credit::PathGraph<T> graph(*edges, start, *suffix, filter);
@@ -255,6 +228,36 @@ void answer(const engine::PreparedState& state, const Question& question, const 
 }
 
 }  // namespace
+
+// Spec 8.4: upstream components by what they send into the root.
+void engine::add_composition(TraceResult& result, int writers,
+                             const std::function<double(int source, int writer)>& mass_below) {
+  std::vector<CompositionEntry> all(writers);
+  const auto ranked = [](std::vector<CompositionEntry> entries) {
+    std::erase_if(entries, [](const CompositionEntry& e) { return e.mass == 0 && e.credit == 0; });
+    std::stable_sort(entries.begin(), entries.end(),
+                     [](const auto& a, const auto& b) { return a.mass > b.mass; });
+    return entries;
+  };
+  for (const auto& [branch, credit] : result.incoming) {
+    std::vector<CompositionEntry> entries(all.size());
+    for (int w = 0; w < writers; ++w) {
+      CompositionEntry& entry = entries[w];
+      entry.writer = w;
+      for (int s = 0; s < result.length(); ++s) {
+        const double size = std::fabs(credit[w][s]);
+        entry.credit += size;
+        entry.mass += size * mass_below(s, w);
+      }
+      CompositionEntry& total = all[w];
+      total.writer = w;
+      total.credit += entry.credit;
+      total.mass += entry.mass;
+    }
+    result.composition[branch] = ranked(std::move(entries));
+  }
+  result.composition[Branch::none] = ranked(std::move(all));
+}
 
 void engine::take_paths(credit::ThresholdPaths found, const PathQuery& query, TraceResult& result) {
   if (found.more && query.top >= kMostPaths)

@@ -197,12 +197,11 @@ Json run_flipping(ModelSession& session, RankTokens rank,
         "no sentence of the corpus fits: {} as its top prediction, with a probability of 0.1 or "
         "more",
         whole ? "8 to 45 tokens, and a word" : "a word after 8 to 24 tokens, and a content word"));
-  return {
-      {"readout", session.options.readout == FaithfulnessReadout::logit ? "logit" : "probability"},
-      {"raw_logit", session.options.raw_logit},
-      {"seed", session.options.seed},
-      {"references", references},
-      {"kinds", kinds}};
+  return {{"readout", to_string(session.options.readout)},
+          {"raw_logit", session.options.raw_logit},
+          {"seed", session.options.seed},
+          {"references", references},
+          {"kinds", kinds}};
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "backend/mlp_readers.h"
+#include "engine/state.h"
 #include "experiments/ioi_roles.h"
 #include "experiments/statistics.h"
 #include "unpack/error.h"
@@ -170,16 +171,14 @@ bool reads(const Writers& writers, int receiver, int source) {
 }
 
 YearReading read_years(const std::vector<double>& logits, const YearPrompt& prompt) {
-  const double largest = *std::max_element(logits.begin(), logits.end());
-  double all = 0;
-  for (const double x : logits) all += std::exp(x - largest);
+  const double all = engine::log_sum_exp(logits);
   YearReading out;
   for (const bool above : {true, false}) {
     const std::vector<TokenId>& ids = above ? prompt.above : prompt.up_to;
     for (const TokenId id : ids) {
       const double logit = logits[id];
       out.logit_difference += (above ? logit : -logit) / ids.size();
-      out.probability_difference += (above ? 1 : -1) * std::exp(logit - largest) / all;
+      out.probability_difference += (above ? 1 : -1) * std::exp(logit - all);
     }
   }
   return out;

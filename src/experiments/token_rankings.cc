@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/state.h"
 #include "unpack/baselines.h"
 #include "unpack/intervene.h"
 
@@ -94,10 +95,7 @@ std::vector<double> embedding_lengths(const Prepared& prepared) {
 double read_target(const std::vector<double>& logits, TokenId id, FaithfulnessReadout readout) {
   const double logit = logits[id];
   if (readout == FaithfulnessReadout::logit) return logit;
-  const double largest = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const double x : logits) sum += std::exp(x - largest);
-  return std::exp(logit - largest) / sum;
+  return std::exp(logit - engine::log_sum_exp(logits));
 }
 
 std::vector<double> attention_rollout(const Prepared& prepared) {

@@ -68,10 +68,9 @@ Edge parse_edge(const Writers& writers, const ModelConfig& config, std::string_v
       head ? edge.branch == Branch::K || edge.branch == Branch::Q || edge.branch == Branch::V
            : backend::has_branch(config.layer(kind.layer), edge.branch);
   if (!fits)
-    fail(head                                 ? "a head has the branches K, Q and V"
-         : config.layer(kind.layer).mixture() ? "a mixture has the branches R, G and U"
-         : gated                              ? "a gated MLP has the branches G and U"
-                                              : "a plain MLP has no branches: write ->");
+    fail(head ? "a head has the branches K, Q and V"
+              : fmt::format("this MLP has {}{}", backend::branch_words(config.layer(kind.layer)),
+                            gated ? "" : ": write ->"));
   const int visible =
       head ? writers.visible_to_attention(kind.layer) : writers.visible_to_mlp(kind.layer);
   if (edge.writer.writer >= visible)

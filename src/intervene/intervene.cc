@@ -16,6 +16,13 @@ namespace unpack {
 
 namespace {
 
+void check_lengths(std::span<const TokenId> patch_from, std::span<const TokenId> ids) {
+  if (patch_from.size() != ids.size())
+    throw InputError(
+        fmt::format("patch_from has {} tokens, the prompt {}: they must be of one length",
+                    patch_from.size(), ids.size()));
+}
+
 constexpr Index kBatchRows = 2048;
 constexpr std::size_t kLogitRows = 64;
 constexpr int kPredictions = 10;
@@ -184,10 +191,7 @@ interventions::Variant variant_of(const Model& model, std::span<const TokenId> i
     for (const std::string& text : intervention.ablate)
       variant.outputs.push_back(output_change(writers, text, length, intervention));
   }
-  if (!intervention.patch_from.empty() && intervention.patch_from.size() != ids.size())
-    throw InputError(fmt::format(
-        "the prompt to patch from has {} tokens, this one has {}: they must be of one length",
-        intervention.patch_from.size(), length));
+  if (!intervention.patch_from.empty()) check_lengths(intervention.patch_from, ids);
   return variant;
 }
 
@@ -297,10 +301,7 @@ std::vector<double> patched_targets(const Model& model, std::span<const TokenId>
                                     const std::vector<std::vector<Edge>>& patches,
                                     const Target& target, const RunContext& context,
                                     PatchRoute route) {
-  if (other.size() != ids.size())
-    throw InputError(fmt::format(
-        "the prompt to patch from has {} tokens, this one has {}: they must be of one length",
-        other.size(), ids.size()));
+  check_lengths(other, ids);
   backend::Backend& backend = *engine::state_of(model)->backend;
   const int length = ids.size();
   const int position = resolve_position(target.position, length);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/check_question.h"
+#include "unpack/choice.h"
 #include "unpack/error.h"
 #include "unpack/field_json.h"
 #include "unpack/question.h"
@@ -103,10 +104,8 @@ std::string component(const Reading& r) {
 }
 
 template <class T>
-T choice(const Reading& r, const std::vector<std::pair<std::string, T>>& words) {
-  std::vector<std::string> names;
-  for (const auto& word : words) names.push_back(word.first);
-  return words[read_choice(r.name, r.field, names)].second;
+T choice(const Reading& r, std::initializer_list<T> values) {
+  return read_word(r.name, r.field, words_of(values));
 }
 
 template <std::size_t N>
@@ -163,10 +162,7 @@ const std::vector<Row>& table() {
        [](const Asked& a) { return field_of(a.no_bos); }},
       {"method",
        [](const Reading& r) {
-         r.asked.method = choice<Method>(r, {{"unpack", Method::unpack},
-                                             {"ifr", Method::ifr},
-                                             {"attnlrp", Method::attnlrp},
-                                             {"cplrp", Method::cplrp}});
+         r.asked.method = read_word(r.name, r.field, words_of(kCreditMethods));
        },
        [](const Asked& a) { return field_of(to_string(a.method)); }},
       {"target", [](const Reading& r) { r.question().target.ids = token_set(r); }},
@@ -194,40 +190,34 @@ const std::vector<Row>& table() {
        [](const Asked& a) { return field_of(a.question.options.expert_weights); }, true},
       {"dispatch",
        [](const Reading& r) {
-         r.options().dispatch =
-             choice<Dispatch>(r, {{"aligned", Dispatch::aligned}, {"gate", Dispatch::gate}});
+         r.options().dispatch = choice(r, {Dispatch::aligned, Dispatch::gate});
        },
        [](const Asked& a) { return field_of(to_string(a.question.options.dispatch)); }, true},
       {"mlp",
        [](const Reading& r) {
-         r.options().mlp = choice<MlpRule>(r, {{"per-neuron", MlpRule::per_neuron},
-                                               {"linearized", MlpRule::linearized},
-                                               {"l2", MlpRule::l2}});
+         r.options().mlp = choice(r, {MlpRule::per_neuron, MlpRule::linearized, MlpRule::l2});
        },
        [](const Asked& a) { return field_of(to_string(a.question.options.mlp)); }, true},
       {"scores",
        [](const Reading& r) {
-         r.options().scores =
-             choice<Scores>(r, {{"raw", Scores::raw}, {"centered", Scores::centered}});
+         r.options().scores = choice(r, {Scores::raw, Scores::centered});
        },
        [](const Asked& a) { return field_of(to_string(a.question.options.scores)); }, true},
       {"reroot",
        [](const Reading& r) {
-         r.options().reroot =
-             choice<Reroot>(r, {{"output", Reroot::output}, {"target", Reroot::target}});
+         r.options().reroot = choice(r, {Reroot::output, Reroot::target});
        },
        [](const Asked& a) { return field_of(to_string(a.question.options.reroot)); }, true},
       {"direction",
        [](const Reading& r) {
-         r.options().direction =
-             choice<Direction>(r, {{"output", Direction::output}, {"read", Direction::read}});
+         r.options().direction = choice(r, {Direction::output, Direction::read});
        },
        [](const Asked& a) { return field_of(to_string(a.question.options.direction)); }, true},
       {"floor", [](const Reading& r) { r.options().floor = read_number(r.name, r.field); },
        [](const Asked& a) { return field_of(a.question.options.floor); }, true},
       {"keys",
        [](const Reading& r) {
-         r.options().keys = choice<Keys>(r, {{"source", Keys::source}, {"spread", Keys::spread}});
+         r.options().keys = choice(r, {Keys::source, Keys::spread});
        },
        [](const Asked& a) { return field_of(to_string(a.question.options.keys)); }, true},
       {"top_paths",
@@ -242,18 +232,13 @@ const std::vector<Row>& table() {
        [](const Asked& a) { return field_of(a.question.paths.tau); }},
       {"tau_rule",
        [](const Reading& r) {
-         r.paths().rule =
-             choice<TauRule>(r, {{"named", TauRule::named}, {"entry", TauRule::entry}});
+         r.paths().rule = choice(r, {TauRule::named, TauRule::entry});
        },
        [](const Asked& a) { return field_of(to_string(a.question.paths.rule)); }},
       {"branch",
        [](const Reading& r) {
-         r.paths().branch = choice<Branch>(r, {{"K", Branch::K},
-                                               {"Q", Branch::Q},
-                                               {"V", Branch::V},
-                                               {"G", Branch::G},
-                                               {"U", Branch::U},
-                                               {"R", Branch::R}});
+         r.paths().branch =
+             choice(r, {Branch::K, Branch::Q, Branch::V, Branch::G, Branch::U, Branch::R});
        },
        [](const Asked& a) { return word_of(a.question.paths.branch); }},
       {"through", [](const Reading& r) { r.paths().through = component(r); },
@@ -267,7 +252,7 @@ const std::vector<Row>& table() {
        [](const Asked& a) { return field_of(a.question.paths.min_layer); }},
       {"sign",
        [](const Reading& r) {
-         r.paths().sign = choice<int>(r, {{"positive", 1}, {"negative", -1}});
+         r.paths().sign = read_word<int>(r.name, r.field, {{"positive", 1}, {"negative", -1}});
        },
        [](const Asked& a) {
          const std::optional<int> sign = a.question.paths.sign;
@@ -288,10 +273,8 @@ const std::vector<Row>& table() {
        [](const Asked& a) { return if_any(a.groups); }},
       {"group_by",
        [](const Reading& r) {
-         r.asked.group_by = choice<SpanKind>(r, {{"sentence", SpanKind::sentence},
-                                                 {"line", SpanKind::line},
-                                                 {"paragraph", SpanKind::paragraph},
-                                                 {"turn", SpanKind::turn}});
+         r.asked.group_by =
+             choice(r, {SpanKind::sentence, SpanKind::line, SpanKind::paragraph, SpanKind::turn});
        },
        [](const Asked& a) { return word_of(a.group_by); }},
       // Other spellings of the above, not listed.

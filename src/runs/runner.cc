@@ -82,7 +82,7 @@ experiments::Json settings_of(const ExperimentOptions& o, int n) {
       {"prompts", o.prompts ? o.prompts->filename().string() : ""},
       {"roles", o.roles ? std::filesystem::path(*o.roles).filename().string() : ""},
       {"claims", o.claims ? std::filesystem::path(*o.claims).filename().string() : ""},
-      {"readout", o.readout == FaithfulnessReadout::logit ? "logit" : "probability"},
+      {"readout", to_string(o.readout)},
       {"raw_logit", o.raw_logit},
       {"whole_sentences", o.whole_sentences},
       {"narrow_paths", o.narrow_paths},

@@ -97,7 +97,7 @@ void AddedTokens::Trie::insert(std::string_view text, std::size_t token) {
   first_.set(static_cast<unsigned char>(text[0]));
   std::size_t node = 0;
   for (const char byte : text) {
-    const auto [found, fresh] = next_.try_emplace(edge(node, byte), tokens_.size());
+    const auto [found, fresh] = next_.try_emplace(step(node, byte), tokens_.size());
     if (fresh) tokens_.push_back(-1);
     node = found->second;
   }
@@ -110,7 +110,7 @@ std::int64_t AddedTokens::Trie::longest(std::string_view text, std::size_t at,
   std::int64_t found = -1;
   std::size_t node = 0;
   for (std::size_t i = at; i < text.size(); ++i) {
-    const auto next = next_.find(edge(node, text[i]));
+    const auto next = next_.find(step(node, text[i]));
     if (next == next_.end()) break;
     node = next->second;
     if (tokens_[node] >= 0) {

@@ -57,7 +57,7 @@ class AddedTokens {
     bool empty() const { return tokens_.size() == 1; }
 
    private:
-    static std::uint64_t edge(std::size_t node, char byte) {
+    static std::uint64_t step(std::size_t node, char byte) {
       return static_cast<std::uint64_t>(node) << 8 | static_cast<unsigned char>(byte);
     }
     std::bitset<256> first_;

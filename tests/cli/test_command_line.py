@@ -39,17 +39,6 @@ def test_the_version_names_build_kernels_and_devices(unpack):
     assert text.startswith("unpack ") and "kernels:" in text and "device: cpu" in text
 
 
-def test_the_version_opens_no_gpu(unpack):
-    said = subprocess.run(
-        [PROGRAM, "--version"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "LD_DEBUG": "files"},
-    )
-    assert said.returncode == 0 and "libc.so" in said.stderr
-    assert "libcuda" not in said.stderr and "libunpack_cuda" not in said.stderr
-
-
 @pytest.mark.parametrize(
     "args",
     [

@@ -390,14 +390,34 @@ def test_messages_of_the_library_name_fields_and_no_options(tmp_path):
     ], ran.stderr
 
 
+# A system that seems to have a GPU's driver, to those who may have a /dev of their own.
+DRIVER = [
+    "unshare", "-rm", "sh", "-c", 'mount -t tmpfs none /dev && touch /dev/dxg && exec "$0" "$@"'
+]
+
+
 def test_the_version_opens_no_gpu(tmp_path):
-    """What a process loads while it runs, as its loader tells it."""
-    output(
-        "--version",
-        env={**os.environ, "LD_DEBUG": "files", "LD_DEBUG_OUTPUT": str(tmp_path / "loads")},
-    )
-    told = "".join(path.read_text(errors="replace") for path in tmp_path.iterdir())
-    assert "libc.so" in told and "libcuda" not in told and "libunpack_cuda" not in told
+    """What a process loads while it runs, as its loader tells it. `doctor`, which asks the GPU,
+    shows that it would be seen.
+    """
+    plugin = tmp_path / "libunpack_cuda.so"
+    plugin.write_text("no library")
+    may = shutil.which("unshare") and subprocess.run([*DRIVER, "true"]).returncode == 0
+
+    def told(command):
+        folder = tmp_path / command
+        folder.mkdir()
+        log = {"LD_DEBUG": "files", "LD_DEBUG_OUTPUT": str(folder / "loads")}
+        subprocess.run(
+            [*(DRIVER if may else []), UNPACK, command],
+            env={**os.environ, **log, "UNPACK_CUDA_PLUGIN": str(plugin)},
+            stdout=subprocess.DEVNULL,
+        )
+        return "".join(path.read_text(errors="replace") for path in folder.iterdir())
+
+    version = told("--version")
+    assert "libc.so" in version and "libcuda" not in version and "libunpack_cuda" not in version
+    assert not may or "libunpack_cuda" in told("doctor")
 
 
 def test_what_only_some_systems_have_stands_in_few_files(tmp_path):

@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import GOLDEN, MARY
+from conftest import GOLDEN, MARY, PROGRAM
 
 SENTENCES = [
     ({"count": 0}, ValueError, "count"),
@@ -142,6 +142,19 @@ def test_prepared(mary):
     ]:
         with pytest.raises(ValueError, match=named):
             call()
+
+
+def test_words_are_refused_as_on_the_command_line(pocket):
+    for field, wrong, option in [
+        ("ablate", {"components": "A0.H0", "ablate": "x"}, ["--component", "A0.H0"]),
+        ("channel", {"cut": "MLP0", "channel": "x"}, ["--cut", "MLP0"]),
+    ]:
+        with pytest.raises(ValueError) as caught:
+            pocket.intervene(MARY, **wrong)
+        said = subprocess.run(
+            [PROGRAM, "intervene", MARY, *option, f"--{field}", "x"], capture_output=True, text=True
+        )
+        assert said.returncode == 2 and said.stderr == f"unpack: {caught.value}\n"
 
 
 def test_loading(up, tmp_path):

@@ -120,6 +120,17 @@ def test_kept_prompts_stay_within_their_bound(start):
     assert running.memory() < settled + (64 << 20)
 
 
+def test_what_questions_leave_behind_is_counted(start):
+    """Edges for the settings of a question are kept for the next one with the same."""
+    running = start("--cache", 512)
+    counted = []
+    for beta in (0.8, 0.5, 0.8):
+        running.ok("trace", prompt=LONG[:400], top_paths=1, preset="paper", beta=beta)
+        counted.append(metric(running, "unpack_cache_bytes"))
+    first, second, again = counted
+    assert second > 1.02 * first and again == second
+
+
 def test_memory_stays_within_its_bound_under_load():
     """tools/soak.py for a few seconds: eight clients, three models, wrong and cut-off requests
     among them.

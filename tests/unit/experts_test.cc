@@ -2,11 +2,9 @@
 // take.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -14,6 +12,7 @@
 #include "engine/state.h"
 #include "model/load.h"
 #include "report/graph_layout.h"
+#include "unit/resident.h"
 #include "unpack/batch.h"
 #include "unpack/model.h"
 #include "unpack/prepared.h"
@@ -113,21 +112,14 @@ TEST(Experts, OfOneLayerDoNotReachIntoADenseOneBehindIt) {
     EXPECT_NEAR(a.predictions[i].logit, b.predictions[i].logit, 1e-12);
 }
 
-double resident_mib() {
-  std::ifstream file("/proc/self/statm");
-  double pages = 0, resident = 0;
-  file >> pages >> resident;
-  return resident * static_cast<double>(::sysconf(_SC_PAGESIZE)) / (1 << 20);
-}
-
 TEST(Experts, ThatNoTokenUsesTakeNoMemoryOfTheDevice) {
   json c = config("mixtral", 1);
   c.update({{"hidden_size", 128}, {"intermediate_size", 1024}, {"num_local_experts", 64}});
   const Model model = made(c, "cpu");
   const double all = 64 * 3 * 128 * 1024 * 4.0 / (1 << 20);
-  const double before = resident_mib();
+  const double before = testing::resident_mib();
   (void)model.predict(std::vector<TokenId>{1});
-  EXPECT_LT(resident_mib() - before, all / 4);
+  EXPECT_LT(testing::resident_mib() - before, all / 4);
 }
 
 TEST(WeightProducts, AreLeftOutWithALineWhereTheyWouldNotHold) {

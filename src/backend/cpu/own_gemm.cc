@@ -3,15 +3,9 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "backend/host/levels.h"
 #include "base/index.h"
 #include "base/scratch.h"
-
-// As in host/kernels.cc: chosen by what the processor can do.
-#if defined(__x86_64__) && defined(__GNUC__) && __GNUC__ >= 12 && !defined(__clang__)
-#define UNPACK_LEVELS 1
-#else
-#define UNPACK_LEVELS 0
-#endif
 
 namespace unpack::backend {
 namespace {

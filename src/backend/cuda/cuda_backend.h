@@ -154,6 +154,7 @@ class CudaBackend final : public Backend, public DeviceCredit, public DeviceMemo
   bool projects_in_parts(Side side, const AttentionView& view);
   bool reads_sums(Side side, const AttentionView& view);  // in place of adding up scores
   bool folds(Side side, const AttentionView& view);
+  bool folds(const DeviceMatrix& w, Index length, Index visible) const;
   // Sums of sizes without a tile of scores in memory: see UnpackPairSums.
   bool sums_on_chip(Side side, const AttentionView& view);
   struct ReachUnits {

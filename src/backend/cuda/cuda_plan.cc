@@ -47,7 +47,7 @@ std::vector<DevicePlan::Part> CudaBackend::plan(const Writers& writers, int toke
     const bool split = split_.pays(m, static_cast<Index>(tokens) * visible);
     bool on_chip = false;
     const double own = which == Side::key ? g : h, cl = visible;
-    if (!by_layer && fold_is_cheaper(config_, tokens, split ? split_.gain(m) : 1.0)) {
+    if (!by_layer && folds(m, tokens, visible)) {
       part.flop += 2 * pairs * h * d * (cl + e);
       part.way = "folded, single precision";
     } else {

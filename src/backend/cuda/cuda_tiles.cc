@@ -222,12 +222,13 @@ void CudaBackend::projected_tile(Side side, const AttentionView& view, const Til
 
 bool CudaBackend::folds(Side side, const AttentionView& view) {
   if (view.parts != nullptr) return false;  // whose writers would be made for every tile
-  const double gain =
-      projects_in_parts(side, view)
-          ? split_.gain(reader(side, view.layer)
-                            ->matrix(side == Side::key ? model::Role::w_k : model::Role::w_q))
-          : 1.0;
-  return fold_is_cheaper(config_, view.length, gain);
+  const auto layer = reader(side, view.layer);
+  return folds(layer->matrix(side == Side::key ? model::Role::w_k : model::Role::w_q), view.length,
+               view.visible);
+}
+
+bool CudaBackend::folds(const DeviceMatrix& w, Index length, Index visible) const {
+  return fold_is_cheaper(config_, length, split_.pays(w, length * visible) ? split_.gain(w) : 1.0);
 }
 
 void CudaBackend::score_tiles(Side side, const AttentionView& view, const TileUse& use) {

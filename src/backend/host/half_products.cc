@@ -2,16 +2,13 @@
 
 #include <algorithm>
 
+#include "backend/host/levels.h"
 #include "base/formulas.h"
 #include "base/index.h"
 #include "base/scratch.h"
 
-// As in kernels.cc: chosen by what the processor can do.
-#if defined(__x86_64__) && defined(__GNUC__) && __GNUC__ >= 12 && !defined(__clang__)
-#define UNPACK_LEVELS 1
+#if UNPACK_LEVELS
 #include <immintrin.h>
-#else
-#define UNPACK_LEVELS 0
 #endif
 
 namespace unpack::backend {

@@ -51,6 +51,18 @@ class HostProducts : public HostForward<T> {
                          Index begin, Index positions, double* sum, double* square, T* last);
   // b[depth, n], whose rows lie one after the other, as the right side of a product.
   static InPanels<T> in_panels(const T* b, Index depth, Index n, base::Scratch& packed);
+  // A product of what a head wrote becomes one of its z with a product of weights; of other writers
+  // it stays.
+  template <typename Product>
+  void through_weights(const std::vector<const Array*>& z, const Writer& writer, Index position,
+                       const T* products, Index columns, Product& product) const {
+    if (writer.kind != WriterKind::head) return;
+    const Index e = config_.d_head, row = config_.n_heads * e, head = writer.head * e;
+    product.depth = e;
+    product.a = ptr(*z[writer.layer]) + position * row + head;
+    product.lda = row;
+    product.b = InPanels<T>::packed(products + (writer.layer * row + head) * columns, e);
+  }
 
  private:
   struct Kept {

@@ -344,12 +344,7 @@ void HostBase<T>::rotate(const RotaryTable& table, Index position, T* x, bool in
   const T* cos = ptr(table.cos) + position * half;
   const T* sin = ptr(table.sin) + position * half;
   const T sign = inverse ? T(-1) : T(1);
-  for (int i = 0; i < half; ++i) {
-    const T a = x[i];
-    const T b = x[i + half];
-    x[i] = a * cos[i] - sign * b * sin[i];
-    x[i + half] = b * cos[i] + sign * a * sin[i];
-  }
+  for (int i = 0; i < half; ++i) kernels::turn_pair(x[i], x[i + half], cos[i], sign * sin[i]);
 }
 
 template <typename T>

@@ -1,36 +1,14 @@
 // Attention in one go: the logits of a block of queries stay in cache from product to product.
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <array>
-#include <chrono>
-#include <cmath>
-#include <cstdlib>
-#include <cstring>
-#include <numeric>
+#include <vector>
 
 #include "backend/host/host_backend.h"
 #include "backend/host/kernels.h"
-#include "backend/question_tables.h"
-#include "backend/rotary.h"
+#include "backend/kernels/forward.h"
 #include "base/formulas.h"
 #include "base/index.h"
 
 namespace unpack::backend {
-
-namespace {
-
-// One more logit takes its part of the softmax and is dropped.
-template <typename T>
-void softmax_with_sink(T* row, Index n, T scale, T sink) {
-  T most = sink;
-  for (Index i = 0; i < n; ++i) most = std::max(most, row[i] *= scale);
-  double total = std::exp(static_cast<double>(sink - most));
-  for (Index i = 0; i < n; ++i) total += row[i] = std::exp(row[i] - most);
-  for (Index i = 0; i < n; ++i) row[i] = row[i] / total;
-}
-
-}  // namespace
 
 template <typename T>
 void HostForward<T>::attention(int index, const Array& q, const Array& k, const Array& v,
@@ -43,6 +21,9 @@ void HostForward<T>::attention(int index, const Array& q, const Array& k, const 
   const Index q_row = heads * e;
   const Index kv_row = config_.n_kv_heads * e;
   const T scale = shape.attention_scale;
+  const T cap = shape.attention_cap;
+  // Rows with a sink, which few models have, are left to the kernel that all devices run.
+  const auto& sinks = w->vector(model::Role::sinks);
   std::vector<Index> pattern_begin(segments.size() + 1, 0);
   for (std::size_t i = 0; i < segments.size(); ++i)
     pattern_begin[i + 1] = pattern_begin[i] + heads * tri(segments[i].length);
@@ -66,19 +47,26 @@ void HostForward<T>::attention(int index, const Array& q, const Array& k, const 
       for (Index i = 0; i < n; ++i) {
         T* row = logits.data() + i * keys;
         const Index seen = segment.past + begin + i + 1;
-        const Index from = shape.first_source(seen - 1);
-        if (shape.attention_cap > 0) {
-          for (Index s = from; s < seen; ++s)
-            row[s] = base::soft_cap(row[s] * scale, static_cast<T>(shape.attention_cap));
-        }
-        std::fill(row, row + from, T(0));
-        const T factor = shape.attention_cap > 0 ? T(1) : scale;
-        if (w->vector(model::Role::sinks).empty()) {
-          softmax_row(row + from, seen - from, factor);
+        if (!sinks.empty()) {
+          kernels::CausalSoftmax<T> whole{};
+          whole.logits = row;
+          whole.queries = 1;
+          whole.first = seen - 1;
+          whole.reach = reach;
+          whole.scale = scale;
+          whole.window = shape.window;
+          whole.cap = cap;
+          whole.sinks = sinks.data() + h;
+          kernels::HostGroup alone;
+          whole(alone, 0);
         } else {
-          softmax_with_sink(row + from, seen - from, factor, w->vector(model::Role::sinks)[h]);
+          const Index from = shape.first_source(seen - 1);
+          for (Index s = from; cap > 0 && s < seen; ++s)
+            row[s] = base::soft_cap(row[s] * scale, cap);
+          std::fill(row, row + from, T(0));
+          softmax_row(row + from, seen - from, cap > 0 ? T(1) : scale);
+          std::fill(row + seen, row + reach, T(0));
         }
-        std::fill(row + seen, row + reach, T(0));
         if (!pattern.empty())
           std::copy_n(
               row, seen,

@@ -169,7 +169,7 @@ void HostPairs<T>::projected(const AttentionView& view, const Panels<T>& w, Inde
   constexpr Index kPositions = 192, kWriters = 16;
   const Index e = config_.d_head, d = config_.d_model, cl = view.visible;
   const Index length = view.length, columns = w.columns(p), heads = columns / e;
-  const Index first = w.begin(p) / e, z_row = config_.n_heads * e;
+  const Index first = w.begin(p) / e;
   const Index padded = padded_columns(columns);
   const double scale = config_.layer(view.layer).attention_scale;
   // A head's columns that fill panels go where they belong at once.
@@ -208,13 +208,7 @@ void HostPairs<T>::projected(const AttentionView& view, const Panels<T>& w, Inde
                                padded,
                                kPanelColumns,
                                factor};
-      if (low_rank && writer.kind == WriterKind::head) {
-        const Index at = Index{writer.layer} * config_.n_heads + writer.head;
-        product.depth = e;
-        product.a = ptr(*view.z[writer.layer]) + begin * z_row + writer.head * e;
-        product.lda = z_row;
-        product.b = InPanels<T>::packed(ptr(products) + at * e * padded, e);
-      }
+      if (low_rank) this->through_weights(view.z, writer, begin, ptr(products), padded, product);
       const auto place = [&](Index g, Index i) {
         return ptr(out) + ((g * length + begin + i) * cl + j) * e;
       };

@@ -159,8 +159,8 @@ void HostProducts<T>::add_with_products(const MlpView& view, const T* products, 
                                         Index p, Index begin, Index positions, double* sum,
                                         double* square, T* last) {
   constexpr int kTogether = 8;  // writers whose scores are added before they go to double
-  const Index d = config_.d_model, e = config_.d_head, n = in.columns(p);
-  const Index padded = padded_columns(n), z_row = config_.n_heads * e;
+  const Index d = config_.d_model, n = in.columns(p);
+  const Index padded = padded_columns(n);
   base::Scratch scores, packed;
   const Index places = 2 * positions * padded;
   T* some = scores.of<T>(places + 2 * padded);
@@ -183,13 +183,7 @@ void HostProducts<T>::add_with_products(const MlpView& view, const T* products, 
                            padded,
                            square + writer,
                            view.visible};
-    if (of.kind == WriterKind::head) {
-      const Index at = Index{of.layer} * config_.n_heads + of.head;
-      product.depth = e;
-      product.a = ptr(*view.z[of.layer]) + begin * z_row + of.head * e;
-      product.lda = z_row;
-      product.b = InPanels<T>::packed(products + at * e * padded, e);
-    }
+    through_weights(view.z, of, begin, products, padded, product);
     head_sums(product);
     if (last) {
       std::fill_n(row, 2 * padded, T(0));

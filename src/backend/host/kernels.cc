@@ -4,17 +4,10 @@
 #include <cmath>
 #include <limits>
 
+#include "backend/host/levels.h"
 #include "base/formulas.h"
 #include "base/index.h"
 #include "unpack/error.h"
-
-// Chosen by what the processor can do; the name of a processor, such as haswell, would mean that
-// one model alone.
-#if defined(__x86_64__) && defined(__GNUC__) && __GNUC__ >= 12 && !defined(__clang__)
-#define UNPACK_LEVELS 1
-#else
-#define UNPACK_LEVELS 0
-#endif
 
 namespace unpack::backend {
 

@@ -82,6 +82,14 @@ UNPACK_BODY void sum_and_size(Group& group, const T* x, Index n, double& sum, do
       sum, size);
 }
 
+// A pair of elements turned by an angle, in place.
+template <typename T>
+UNPACK_BODY void turn_pair(T& a, T& b, T cosine, T sine) {
+  const T x = a * cosine - b * sine;
+  b = b * cosine + a * sine;
+  a = x;
+}
+
 // Rotary and its inverse on element e of a head vector x; the first `half` elements are paired with
 // the next `half`.
 template <typename T>
@@ -92,9 +100,10 @@ struct Rotary {
 
   UNPACK_BODY T element(const T* x, Index e, Index position, bool inverse) const {
     if (cos == nullptr || e >= 2 * half) return x[e];
-    const Index at = position * half + (e < half ? e : e - half);
-    const T sine = inverse ? -sin[at] : sin[at];
-    return e < half ? x[e] * cos[at] - x[e + half] * sine : x[e] * cos[at] + x[e - half] * sine;
+    const Index i = e < half ? e : e - half, at = position * half + i;
+    T a = x[i], b = x[i + half];
+    turn_pair(a, b, cos[at], inverse ? -sin[at] : sin[at]);
+    return e < half ? a : b;
   }
 
   // In place, a row's threads sharing the pairs.
@@ -102,10 +111,7 @@ struct Rotary {
   UNPACK_BODY void turn(Group& group, T* x, Index position) const {
     if (cos == nullptr) return;
     group.each(half, [&](Index i) {
-      const T a = element(x, i, position, false);
-      const T b = element(x, i + half, position, false);
-      x[i] = a;
-      x[i + half] = b;
+      turn_pair(x[i], x[i + half], cos[position * half + i], sin[position * half + i]);
     });
   }
 };
