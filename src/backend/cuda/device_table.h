@@ -132,7 +132,7 @@ typedef struct {
   int (*scaled_gemm)(void* device, UnpackFactors factors, const UnpackGemm* call,
                      const float* times);
   int (*few_rows)(void* device, const UnpackFewRows* call);
-  int (*pair_sums_fit)(void* device, int64_t e); /* whether it knows heads of this width */
+  int (*pair_sums_fit)(void* device, int64_t e); /* whether heads of this width fit its chip */
   int (*pair_sums)(void* device, const UnpackPairSums* call);
   /* Kernel `id` of kernel_list.h over `count` units; `parameters` is its plain struct of `bytes`
    * bytes. */

@@ -109,13 +109,20 @@ std::shared_ptr<const Backend::RotaryTable> Backend::rotary(int layer, Index pos
   const Rope& rope = config_.layer(layer).rope;
   if (rope.dims == 0) return nullptr;
   const bool long_prompt = is_long_prompt(rope, context);
-  std::lock_guard lock(mutex_);
   Index known = 0;
-  for (const auto& table : rotary_tables_) {
-    if (table->long_prompt != long_prompt || !(table->rope == rope)) continue;
-    if (table->positions >= positions) return table;
-    known = std::max(known, table->positions);
-  }
+  const auto kept = [&]() -> std::shared_ptr<const RotaryTable> {
+    std::lock_guard lock(mutex_);
+    known = 0;
+    for (const auto& table : rotary_tables_) {
+      if (table->long_prompt != long_prompt || !(table->rope == rope)) continue;
+      if (table->positions >= positions) return table;
+      known = std::max(known, table->positions);
+    }
+    return nullptr;
+  };
+  if (const auto table = kept()) return table;
+  // Made without the lock: prompts that go together join loops, and one that waits for another's
+  // lock would bring none.
   const auto table = std::make_shared<RotaryTable>();
   table->rope = rope;
   table->long_prompt = long_prompt;
@@ -131,6 +138,8 @@ std::shared_ptr<const Backend::RotaryTable> Backend::rotary(int layer, Index pos
   }
   table->cos = upload_array(cos);
   table->sin = upload_array(sin);
+  if (const auto another = kept()) return another;
+  std::lock_guard lock(mutex_);
   return rotary_tables_.emplace_back(table);
 }
 

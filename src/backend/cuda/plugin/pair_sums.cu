@@ -298,7 +298,17 @@ int queue(State& s, const UnpackPairSums& p) {
 
 }  // namespace
 
-int pair_sums_fit(void*, Index e) { return on_chip_depth(e) ? 1 : 0; }
+int pair_sums_fit(void* device, Index e) {
+  int most = 0;
+  if (!on_chip_depth(e) || cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin,
+                                                  of(device).id) != cudaSuccess)
+    return 0;
+  const std::size_t wanted = e == 64   ? sizeof(Shared<64>)
+                             : e == 80 ? sizeof(Shared<80>)
+                             : e == 96 ? sizeof(Shared<96>)
+                                       : sizeof(Shared<128>);
+  return wanted <= static_cast<std::size_t>(most) ? 1 : 0;
+}
 
 int pair_sums(void* device, const UnpackPairSums* call) {
   State& s = of(device);
