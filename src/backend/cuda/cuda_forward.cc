@@ -10,6 +10,7 @@
 #include "backend/cuda/weight_copy.h"
 #include "backend/rotary.h"
 #include "base/index.h"
+#include "unpack/error.h"
 
 namespace unpack::backend::cuda {
 
@@ -55,8 +56,14 @@ std::vector<std::shared_ptr<Backend>> CudaBackend::lanes(int count) {
   (void)on_device_.unembed();
   device_->wait();
   std::lock_guard lock(lanes_mutex_);
-  while (static_cast<int>(lanes_.size()) < count)
-    lanes_.push_back(std::make_shared<CudaBackend>(*this, device_->another()));
+  while (static_cast<int>(lanes_.size()) < count) {
+    try {
+      lanes_.push_back(std::make_shared<CudaBackend>(*this, device_->another()));
+    } catch (const InputError&) {  // no room for another: those that are open do the work
+      if (lanes_.size() < 2) return {};
+      return {lanes_.begin(), lanes_.end()};
+    }
+  }
   return {lanes_.begin(), lanes_.begin() + count};
 }
 
