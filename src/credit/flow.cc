@@ -1,5 +1,6 @@
 #include "credit/flow.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <span>
@@ -63,8 +64,13 @@ class LayerSweep {
 
   void mlp() {
     const std::size_t cm = d_.writers().visible_to_mlp(layer_);
-    for (int q = 0; q < length_; ++q)
-      nodes_.mlp(q, [&](double credit, const auto* row) { add_scaled(credit, row, cm, at(q, 0)); });
+    constexpr int kTogether = 64;  // positions
+    d_.backend().parallel_for((length_ + kTogether - 1) / kTogether, [&](Index task) {
+      const int first = task * kTogether;
+      for (int q = first; q < std::min(length_, first + kTogether); ++q)
+        nodes_.mlp(q,
+                   [&](double credit, const auto* row) { add_scaled(credit, row, cm, at(q, 0)); });
+    });
   }
 
   void attention() {

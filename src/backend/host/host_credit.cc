@@ -106,15 +106,16 @@ Array HostBackend<T>::weighed_queries(const AttentionView& view, const T* coef,
   std::vector<Range> active(heads, {0, length});  // queries with credit
   pool_.parallel_for(heads, [&](Index h) {
     Range& range = active[h];
-    if (credit != nullptr) range = {length, 0};
-    for (Index q = 0; q < length; ++q) {
+    const double* of = credit != nullptr ? credit->credit.data() + h * length : nullptr;
+    if (of != nullptr) {
+      const double* first = std::find_if(of, of + length, [](double x) { return x != 0; });
+      range = {first - of, length};
+      while (range.end > range.first && of[range.end - 1] == 0) --range.end;
+    }
+    for (Index q = range.first; q < range.end; ++q) {
       const T* from = ptr(*view.q) + (q * heads + h) * e;
       T* to = queries + (h * length + q) * row;
-      T weight = 1;
-      if (credit != nullptr) {
-        weight = credit->credit[h * length + q] / unit;
-        if (weight != 0) range = {std::min(range.first, q), q + 1};
-      }
+      const T weight = of != nullptr ? of[q] / unit : 1.0;
       for (Index x = 0; x < e; ++x) to[x] = weight * from[x];
       std::fill(to + e, to + row, T(0));
     }
@@ -167,10 +168,17 @@ void HostBackend<T>::fold_keys_with(const AttentionView& view, const Credit& of,
   }
   if (unit == 0) return;
   const Index d = config_.d_model, length = view.length;
-  // No source behind the last query with credit is seen.
-  Index reach = std::ssize(of.own) / config_.n_heads;
-  for (Index i = 0; i < std::ssize(of.credit); ++i) {
-    if (of.credit[i] != 0) reach = std::max(reach, i % length + 1);
+  // No source behind the last query with credit is seen, and of a root one head has all of it.
+  const Index heads = config_.n_heads;
+  Index reach = std::ssize(of.own) / heads, some = 0, one = 0;
+  for (Index h = 0; h < heads; ++h) {
+    const double* credit = of.credit.data() + h * length;
+    Index seen = length;
+    while (seen > 0 && credit[seen - 1] == 0) --seen;
+    reach = std::max(reach, seen);
+    if (seen == 0 && of.own.empty()) continue;
+    ++some;
+    one = h;
   }
   const Array weighed = weighed_queries(view, static_cast<const T*>(of.coef), &of, unit);
   const auto w = layer(view.layer);
@@ -180,7 +188,17 @@ void HostBackend<T>::fold_keys_with(const AttentionView& view, const Credit& of,
   for (Index i = 0; pull.changes() && i < reach * groups; ++i)
     pull(i / groups, i % groups, ptr(weighed) + i * config_.d_head);
   Array vectors = uninitialized(reach * d);
-  multiply_transposed(w->matrix(model::Role::w_k), ptr(weighed), reach, ptr(vectors));
+  const Panels<T>& w_k = w->matrix(model::Role::w_k);
+  if (some == 1) {
+    const Index g = one / config_.group_size(), e = config_.d_head;
+    pool_.parallel_for((reach + kRowBlock - 1) / kRowBlock, [&](Index task) {
+      const Index first = task * kRowBlock;
+      head_to_model(w_k, g, ptr(weighed) + (first * groups + g) * e, groups * e,
+                    std::min(kRowBlock, reach - first), ptr(vectors) + first * d, d);
+    });
+  } else {
+    multiply_transposed(w_k, ptr(weighed), reach, ptr(vectors));
+  }
   pool_.parallel_for(reach, [&](Index s) {
     const double factor = unit * config_.layer(view.layer).attention_scale / ptr(*view.dev)[s];
     const T* from = ptr(vectors) + s * d;
