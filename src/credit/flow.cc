@@ -1,7 +1,9 @@
 #include "credit/flow.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <span>
 
 #include "base/index.h"
 #include "credit/node_edges.h"
@@ -15,12 +17,42 @@ void add_scaled(double scale, const From* from, std::size_t n, double* to) {
   for (std::size_t j = 0; j < n; ++j) to[j] += scale * from[j];
 }
 
+// What the keys of the layers so far read, as one vector a position, [S, D]: a writer is read when
+// the sweep comes to it, for all layers above it at once.
+class KeysAbove {
+ public:
+  KeysAbove(const decompose::Decomposition& d, Flow& flow) : d_(d), flow_(flow) {}
+
+  // To add to.
+  std::span<double> vectors() {
+    if (vectors_.empty())
+      vectors_.assign(static_cast<std::size_t>(d_.length()) * d_.config().d_model, 0.0);
+    return vectors_;
+  }
+  // Gives writers `first` to `end` their credit.
+  void read(int first, int end) {
+    if (vectors_.empty()) return;
+    const std::size_t stride = d_.writers().count(), count = end - first;
+    std::vector<double> read;
+    d_.backend().credit_on_queries()->read_folded(d_.writer_vectors(), d_.writers().count(), first,
+                                                  end, vectors_, read);
+    for (std::size_t s = 0; s < static_cast<std::size_t>(d_.length()); ++s)
+      add_scaled(1.0, read.data() + s * count, count, flow_.indirect.data() + s * stride + first);
+  }
+
+ private:
+  const decompose::Decomposition& d_;
+  Flow& flow_;
+  std::vector<double> vectors_;
+};
+
 // One layer's part of the sweep, from the nodes of that layer to what they read.
 template <typename T>
 class LayerSweep {
  public:
-  LayerSweep(const Edges<T>& edges, const Start& start, int layer, Flow& flow)
+  LayerSweep(const Edges<T>& edges, const Start& start, int layer, KeysAbove& keys, Flow& flow)
       : edges_(edges),
+        keys_(keys),
         flow_(flow),
         d_(edges.decomposition()),
         e_(edges.layer(layer)),
@@ -32,8 +64,13 @@ class LayerSweep {
 
   void mlp() {
     const std::size_t cm = d_.writers().visible_to_mlp(layer_);
-    for (int q = 0; q < length_; ++q)
-      nodes_.mlp(q, [&](double credit, const auto* row) { add_scaled(credit, row, cm, at(q, 0)); });
+    constexpr int kTogether = 64;  // positions
+    d_.backend().parallel_for((length_ + kTogether - 1) / kTogether, [&](Index task) {
+      const int first = task * kTogether;
+      for (int q = first; q < std::min(length_, first + kTogether); ++q)
+        nodes_.mlp(q,
+                   [&](double credit, const auto* row) { add_scaled(credit, row, cm, at(q, 0)); });
+    });
   }
 
   void attention() {
@@ -76,14 +113,14 @@ class LayerSweep {
     if (fold == nullptr) return false;
     const ModelConfig& c = d_.config();
     const std::size_t heads = c.n_heads, length = length_;
-    std::vector<double> credit(heads * length), folded;
+    std::vector<double> credit(heads * length);
     for (std::size_t h = 0; h < heads; ++h) {
       const int writer = d_.writers().head(layer_, h);
       for (std::size_t q = 0; q < length; ++q) credit[h * length + q] = *at(q, writer);
     }
     const std::vector<double> own = nodes_.direct_keys(heads);
     fold->fold_keys_with(d_.attention_view(layer_),
-                         {e_.key_coef.data(), credit, nodes_.direct_query(), own}, folded);
+                         {e_.key_coef.data(), credit, nodes_.direct_query(), own}, keys_.vectors());
     std::vector<double> values(heads * length, 0.0);
     d_.backend().parallel_for(c.n_heads, [&](Index head) {
       const std::size_t h = head;
@@ -102,7 +139,6 @@ class LayerSweep {
         const std::size_t row = h / c.group_size() * length + s;
         if (value != 0) add_scaled(value, e_.value_edge.data() + row * cl, cl, to);
       }
-      add_scaled(1.0, folded.data() + s * cl, cl, to);
     });
     return true;
   }
@@ -153,6 +189,7 @@ class LayerSweep {
   }
 
   const Edges<T>& edges_;
+  KeysAbove& keys_;
   Flow& flow_;
   const decompose::Decomposition& d_;
   const LayerEdges<T>& e_;
@@ -229,10 +266,12 @@ Flow sweep(const Edges<T>& edges, const Start& start, const RunContext& context)
   }
   double passed = 0;
   double doubtful = 0;
+  KeysAbove keys(d, flow);
   for (int l = d.config().n_layers - 1; l >= 0; --l) {
     context.check();
     if (edges.device() == nullptr) {
-      LayerSweep<T> layer(edges, start, l, flow);
+      keys.read(d.writers().first_of_layer(l), d.writers().first_of_layer(l + 1));
+      LayerSweep<T> layer(edges, start, l, keys, flow);
       layer.mlp();
       layer.attention();
     }
@@ -247,6 +286,7 @@ Flow sweep(const Edges<T>& edges, const Start& start, const RunContext& context)
       }
     }
   }
+  keys.read(0, d.writers().first_of_layer(0));
   flow.doubtful = passed > 0 ? doubtful / passed : 0.0;
   return flow;
 }

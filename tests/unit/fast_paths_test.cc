@@ -273,6 +273,7 @@ TEST_P(Kernels, AddProductsOfHeadsUpWithoutWritingThem) {
           again(panels.size()), sum(static_cast<std::size_t>(rows * ld), 1.0F),
           abs(sum.size(), 2.0F);
       std::vector<double> square(static_cast<std::size_t>(2 * rows), -1.0);
+      std::vector<float> last(static_cast<std::size_t>(columns));
       backend::pack_columns(false, depth, n, b.data(), n, panels.data());
       for (std::int64_t p = 0; p < depth; ++p) {
         for (std::int64_t c = 0; c < n; ++c) transposed[c * depth + p] = b[p * n + c];
@@ -281,7 +282,7 @@ TEST_P(Kernels, AddProductsOfHeadsUpWithoutWritingThem) {
       EXPECT_EQ(panels, again);
       const auto packed = backend::InPanels<float>::packed(panels.data(), depth);
       kernels->head_sums({rows, columns, depth, a.data(), depth, packed, sum.data(), abs.data(), ld,
-                          square.data(), 2});
+                          square.data(), 2, last.data()});
       for (std::int64_t r = 0; r < rows; ++r) {
         double squares = 0;
         for (std::int64_t c = 0; c < columns; ++c) {
@@ -290,6 +291,9 @@ TEST_P(Kernels, AddProductsOfHeadsUpWithoutWritingThem) {
           const auto place = static_cast<std::size_t>(r * ld + c);
           EXPECT_NEAR(sum[place], 1 + score, 2e-5);
           EXPECT_NEAR(abs[place], 2 + std::fabs(score), 2e-5);
+          if (r == rows - 1) {
+            EXPECT_NEAR(last[static_cast<std::size_t>(c)], score, 2e-5);
+          }
         }
         EXPECT_NEAR(square[2 * r], squares, 1e-5 * squares + 1e-6);
       }
@@ -379,6 +383,35 @@ TEST_P(Kernels, MultiplyWithPanelsTheSameWhateverRowsStandBeside) {
       kernels->packed_product({rows, n, deep, a.data() + from, depth, packed.from_row(from),
                                from > 0, parts.data(), n, backend::kPanelColumns});
     for (std::size_t i = 0; i < parts.size(); ++i) EXPECT_NEAR(parts[i], together[i], 2e-5);
+  }
+}
+
+// Rows of a triangle, and of a rectangle.
+TEST_P(Kernels, MultiplyTheRowsOfATriangleWhereTheyLie) {
+  constexpr std::int64_t kColumns = 64, kBegin = 3;
+  for (const std::int64_t rows : {1, 12, 29}) {
+    for (const std::int64_t depth : {1, 64, 150}) {
+      for (const std::int64_t grow : {0, 1}) {
+        const std::int64_t first = kBegin + rows;
+        const auto place = [&](std::int64_t p) {
+          return p * (first + 1) + grow * (p * (p - 1) / 2) + kBegin;
+        };
+        const std::vector<float> a = random_floats(static_cast<std::size_t>(place(depth)), 23),
+                                 b = random_floats(static_cast<std::size_t>(depth * kColumns), 24);
+        std::vector<float> c(static_cast<std::size_t>(rows * kColumns), 2.0F);
+        kernels->triangle_product(
+            {rows, kColumns, depth, a.data() + kBegin, first + 1, grow, b.data(), c.data()});
+        for (std::int64_t r = 0; r < rows; ++r) {
+          for (std::int64_t x = 0; x < kColumns; ++x) {
+            double want = 2;
+            for (std::int64_t p = 0; p < depth; ++p)
+              want +=
+                  static_cast<double>(a[place(p) + r]) * static_cast<double>(b[p * kColumns + x]);
+            EXPECT_NEAR(c[r * kColumns + x], want, 5e-5);
+          }
+        }
+      }
+    }
   }
 }
 

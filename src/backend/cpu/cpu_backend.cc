@@ -27,9 +27,10 @@ class CpuBackend final : public HostWays<float> {
  protected:
   void gemm(bool b_transposed, Index m, Index n, Index k, const float* a, Index lda, const float* b,
             Index ldb, bool accumulate, float* c, Index ldc) override {
-    // Few rows that stay in the cache while deep columns pass by.
-    constexpr Index kDeep = 256, kFew = 256, kStay = 1 << 18;
-    if (b_transposed && k >= kDeep && n <= kFew && m * k <= kStay)
+    // Few rows that stay in the cache while deep columns pass by. What every place of C costs once
+    // counts where the depth is small.
+    constexpr Index kDeep = 256, kFew = 256, kStay = 1 << 18, kRows = 96, kDeeper = 512;
+    if (b_transposed && k >= kDeep && n <= kFew && m * k <= kStay && (m <= kRows || k >= kDeeper))
       return turned_product({m, n, k, a, lda, b, ldb, accumulate, c, ldc});
     constexpr Index kSmall = 1 << 20;
     const bool own = small_ || (looks_at_values() && m * n * k < kSmall);

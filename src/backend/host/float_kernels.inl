@@ -182,18 +182,6 @@ void axpy_float(Index n, float scale, const float* x, float* y) {
   for (Index i = 0; i < n; ++i) y[i] += scale * x[i];
 }
 
-float dot_float(Index n, const float* x, const float* y) {
-  float lanes[32] = {};
-  Index i = 0;
-  for (; i + 32 <= n; i += 32) {
-    for (int j = 0; j < 32; ++j) lanes[j] += x[i + j] * y[i + j];
-  }
-  float sum = 0;
-  for (; i < n; ++i) sum += x[i] * y[i];
-  for (const float lane : lanes) sum += lane;
-  return sum;
-}
-
 void add_columns_float(const float* rows, Index n, Index c, double* sum) {
   for (Index r = 0; r < n; ++r) {
     for (Index j = 0; j < c; ++j) sum[j] += rows[r * c + j];
@@ -296,21 +284,47 @@ constexpr Index kTileColumns = kTileVectors * kLaneCount;
   __builtin_memcpy(to, &x, kVectorBytes);
 }
 
+// to[i] += x[i], in double.
+[[gnu::always_inline]] inline void add_lanes(Lanes x, double* to) {
+  using Half [[gnu::vector_size(kVectorBytes / 2)]] = float;
+  using Doubles [[gnu::vector_size(kVectorBytes)]] = double;
+  constexpr Index kHalf = kLaneCount / 2;
+  Half part[2];
+  __builtin_memcpy(part, &x, sizeof part);
+#pragma GCC unroll 16
+  for (int i = 0; i < 2; ++i) {
+    Doubles sum;
+    __builtin_memcpy(&sum, to + i * kHalf, sizeof sum);
+    sum += __builtin_convertvector(part[i], Doubles);
+    __builtin_memcpy(to + i * kHalf, &sum, sizeof sum);
+  }
+}
+
 [[gnu::always_inline]] inline Lanes size_of_lanes(Lanes x) {
   const LaneBits bits = __builtin_bit_cast(LaneBits, x) & 0x7fffffff;
   return __builtin_bit_cast(Lanes, bits);
 }
 
-// C[R, kTileColumns] = A[R, depth] B[depth, kTileColumns], in registers.
-template <int R>
+// Loops over what a tile holds in registers are written out, with no counter to find it by: the
+// compiler keeps the tile in memory otherwise.
+
+// C[R, kTileColumns] = A[R, depth] B[depth, kTileColumns], in registers. Ahead: what stands so far
+// behind B is fetched meanwhile.
+template <int R, bool Ahead = false>
 [[gnu::always_inline]] inline void product_tile(Index depth, const float* a, Index lda,
                                                 const float* b, Lanes (&c)[R][kTileVectors],
-                                                Index ldb = kPanelColumns) {
+                                                Index ldb = kPanelColumns, Index ahead = 0) {
   for (Index p = 0; p < depth; ++p) {
     Lanes row[kTileVectors];
-    for (int v = 0; v < kTileVectors; ++v) row[v] = load_lanes(b + p * ldb + v * kLaneCount);
+#pragma GCC unroll 16
+    for (int v = 0; v < kTileVectors; ++v) {
+      row[v] = load_lanes(b + p * ldb + v * kLaneCount);
+      if constexpr (Ahead) __builtin_prefetch(b + p * ldb + v * kLaneCount + ahead);
+    }
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       const float x = a[r * lda + p];
+#pragma GCC unroll 16
       for (int v = 0; v < kTileVectors; ++v) c[r][v] += x * row[v];
     }
   }
@@ -321,9 +335,11 @@ template <int R>
 [[gnu::always_inline]] inline void reach_of_tile(const Lanes (&c)[R][kTileVectors],
                                                  const float* mass, const float* bound,
                                                  double* to_sum, float* to_most) {
+#pragma GCC unroll 16
   for (int v = 0; v < kTileVectors; ++v) {
     Lanes sum = {};
     Lanes most = load_lanes(to_most + v * kLaneCount);
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       const Lanes size = size_of_lanes(c[r][v]);
       sum += size * mass[r];
@@ -331,7 +347,7 @@ template <int R>
       most = reach > most ? reach : most;
     }
     store_lanes(most, to_most + v * kLaneCount);
-    for (Index i = 0; i < kLaneCount; ++i) to_sum[v * kLaneCount + i] += sum[i];
+    add_lanes(sum, to_sum + v * kLaneCount);
   }
 }
 
@@ -343,32 +359,35 @@ void pair_tile(const PairProduct<float>& x, Index row, Index at) {
                   x.b + at / kPanelColumns * kPanelColumns * x.depth + at % kPanelColumns, c);
   Lanes sum[kTileVectors] = {};
   Lanes abs[kTileVectors] = {};
+#pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
     for (int v = 0; v < kTileVectors; ++v) {
       sum[v] += c[r][v];
       abs[v] += size_of_lanes(c[r][v]);
     }
   }
+#pragma GCC unroll 16
   for (int v = 0; v < kTileVectors; ++v) {
-    double* to_sum = x.sum + at + v * kLaneCount;
-    double* to_abs = x.abs + at + v * kLaneCount;
-    for (Index i = 0; i < kLaneCount; ++i) {
-      to_sum[i] += sum[v][i];
-      to_abs[i] += abs[v][i];
-    }
+    add_lanes(sum[v], x.sum + at + v * kLaneCount);
+    add_lanes(abs[v], x.abs + at + v * kLaneCount);
   }
   if (x.mass != nullptr)
     reach_of_tile<R>(c, x.mass + row, x.bound + row, x.reach + at, x.most + at);
   if (x.scores != nullptr) {
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
       for (int v = 0; v < kTileVectors; ++v)
         store_lanes(c[r][v], x.scores + (row + r) * x.ld + at + v * kLaneCount);
     }
   }
   if (x.origin == nullptr) return;
+#pragma GCC unroll 16
   for (int v = 0; v < kTileVectors; ++v) {
     const Index column = at + v * kLaneCount;
     const Lanes weight = load_lanes(x.weight + column);
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       const Index place = (row + r) * x.ld + column;
       const Lanes away = (c[r][v] - load_lanes(x.origin + place)) * weight;
@@ -391,9 +410,11 @@ void edge_tile(const EdgeProduct& x, Index row, Index at, Lanes* sum, Lanes* mos
   Lanes c[R][kTileVectors] = {};
   product_tile<R>(x.depth, x.a + row * x.lda, x.lda,
                   x.b + at / kPanelColumns * kPanelColumns * x.depth + at % kPanelColumns, c);
+#pragma GCC unroll 16
   for (int v = 0; v < kTileVectors; ++v) {
     const Index column = at + v * kLaneCount;
     const Lanes factor = load_lanes(x.factor + column), bound = load_lanes(x.bound + column);
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       Lanes credit = c[r][v];
       if (x.offset != nullptr) credit -= load_lanes(x.offset + (row + r) * x.ld + column);
@@ -405,12 +426,18 @@ void edge_tile(const EdgeProduct& x, Index row, Index at, Lanes* sum, Lanes* mos
   }
 }
 
-template <int R>
+template <int R, bool Ahead>
 void head_tile(const HeadProduct<float>& x, Index row, Index at, float* square) {
   Lanes c[R][kTileVectors] = {};
-  product_tile<R>(x.depth, x.a + row * x.lda, x.lda, x.b.at(at), c, x.b.ld);
+  product_tile<R, Ahead>(x.depth, x.a + row * x.lda, x.lda, x.b.at(at), c, x.b.ld, x.b.panel);
+  if (x.last != nullptr && row + R == x.rows) {
+#pragma GCC unroll 16
+    for (int v = 0; v < kTileVectors; ++v) store_lanes(c[R - 1][v], x.last + at + v * kLaneCount);
+  }
+#pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
     Lanes squares = {};
+#pragma GCC unroll 16
     for (int v = 0; v < kTileVectors; ++v) {
       const Index place = (row + r) * x.ld + at + v * kLaneCount;
       store_lanes(load_lanes(x.sum + place) + c[r][v], x.sum + place);
@@ -461,12 +488,12 @@ void edge_rows(const EdgeProduct& x, Index rows, Index row) {
   }
 }
 
-template <int R>
+template <int R, bool Ahead>
 void head_rows(const HeadProduct<float>& x, Index rows, Index row, Index at, float* square) {
   if (rows == R) {
-    head_tile<R>(x, row, at, square);
+    head_tile<R, Ahead>(x, row, at, square);
   } else if constexpr (R > 1) {
-    head_rows<R - 1>(x, rows, row, at, square);
+    head_rows<R - 1, Ahead>(x, rows, row, at, square);
   }
 }
 
@@ -489,16 +516,22 @@ void edge_sums_float(const EdgeProduct& x) {
     edge_rows<kTileRows>(x, std::min<Index>(kTileRows, x.rows - row), row);
 }
 
-// Columns of B that fit a tile stay in the cache while the rows of a block pass by.
+// Columns of B that fit a tile stay in the cache while the rows of a block pass by, and the first
+// of these fetch those that follow: of many products few rows each, B comes from far away.
 void head_sums_float(const HeadProduct<float>& x) {
   constexpr Index kBlock = 8 * kDeepRows;
   for (Index first = 0; first < x.rows; first += kBlock) {
     const Index end = std::min(x.rows, first + kBlock);
     float square[kBlock * kLaneCount] = {};
     for (Index at = 0; at < x.columns; at += kTileColumns) {
-      for (Index row = first; row < end; row += kDeepRows)
-        head_rows<kDeepRows>(x, std::min<Index>(kDeepRows, end - row), row, at,
-                             square + (row - first) * kLaneCount);
+      Index row = first;
+      if (x.b.ld == kPanelColumns) {
+        head_rows<kDeepRows, true>(x, std::min<Index>(kDeepRows, end - first), first, at, square);
+        row += kDeepRows;
+      }
+      for (; row < end; row += kDeepRows)
+        head_rows<kDeepRows, false>(x, std::min<Index>(kDeepRows, end - row), row, at,
+                                    square + (row - first) * kLaneCount);
     }
     for (Index row = first; row < end; ++row) {
       double total = 0;
@@ -512,22 +545,26 @@ template <int R>
 void writer_tile(const WriterProduct& x, Index row, Index at, float* square) {
   Lanes c[R][kTileVectors] = {};
   product_tile<R>(x.depth, x.a + row * x.lda, x.lda, x.b.at(at), c, x.b.ld);
+#pragma GCC unroll 16
   for (int v = 0; v < kTileVectors; ++v) {
     Lanes sum = {}, abs = {};
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       sum += c[r][v];
       abs += size_of_lanes(c[r][v]);
     }
     const Index column = at + v * kLaneCount;
-    for (Index i = 0; i < kLaneCount; ++i) {
-      x.sum[column + i] += static_cast<double>(sum[i]);
-      x.abs[column + i] += static_cast<double>(abs[i]);
+    add_lanes(sum, x.sum + column);
+    add_lanes(abs, x.abs + column);
+    if (x.scores != nullptr) {
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) store_lanes(c[r][v], x.scores + (row + r) * x.columns + column);
     }
-    for (int r = 0; x.scores != nullptr && r < R; ++r)
-      store_lanes(c[r][v], x.scores + (row + r) * x.columns + column);
   }
+#pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
     Lanes squares = {};
+#pragma GCC unroll 16
     for (int v = 0; v < kTileVectors; ++v) squares += c[r][v] * c[r][v];
     float* to = square + r * kLaneCount;
     store_lanes(load_lanes(to) + squares, to);
@@ -575,7 +612,9 @@ void packed_tile(const PackedProduct<float>& x, Index row, Index at) {
   Lanes c[R][kTileVectors] = {};
   product_tile<R>(x.depth, x.a + row * x.lda, x.lda, x.b.at(at), c, x.b.ld);
   float* to = x.c + at / kPanelColumns * x.c_panel + at % kPanelColumns + row * x.ldc;
+#pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
     for (int v = 0; v < kTileVectors; ++v) {
       float* place = to + r * x.ldc + v * kLaneCount;
       Lanes made = c[r][v];
@@ -601,17 +640,47 @@ void packed_product_float(const PackedProduct<float>& x) {
   }
 }
 
-inline float sum_of_lanes(Lanes x) {
-  using Four [[gnu::vector_size(16)]] = float;
-  float lanes[kLaneCount];
-  store_lanes(x, lanes);
-  Four sum = {};
-  for (Index i = 0; i < kLaneCount; i += 4) {
-    Four part;
-    __builtin_memcpy(&part, lanes + i, sizeof part);
-    sum += part;
+using Four [[gnu::vector_size(16)]] = float;
+
+// Halves onto each other, down to four lanes.
+template <typename V>
+[[gnu::always_inline]] inline Four folded_lanes(V x) {
+  if constexpr (sizeof(V) == 64) {
+    return folded_lanes(__builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7) +
+                        __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15));
+  } else if constexpr (sizeof(V) == 32) {
+    return __builtin_shufflevector(x, x, 0, 1, 2, 3) + __builtin_shufflevector(x, x, 4, 5, 6, 7);
+  } else {
+    return x;
   }
-  return (sum[0] + sum[2]) + (sum[1] + sum[3]);
+}
+
+// The sums of the lanes of four vectors, each in the same order wherever it stands.
+[[gnu::always_inline]] inline Four sums_of_lanes(Lanes x0, Lanes x1, Lanes x2, Lanes x3) {
+  const Four a0 = folded_lanes(x0), a1 = folded_lanes(x1), a2 = folded_lanes(x2),
+             a3 = folded_lanes(x3);
+  const Four low =
+      __builtin_shufflevector(a0, a1, 0, 4, 1, 5) + __builtin_shufflevector(a0, a1, 2, 6, 3, 7);
+  const Four high =
+      __builtin_shufflevector(a2, a3, 0, 4, 1, 5) + __builtin_shufflevector(a2, a3, 2, 6, 3, 7);
+  return __builtin_shufflevector(low, high, 0, 1, 4, 5) +
+         __builtin_shufflevector(low, high, 2, 3, 6, 7);
+}
+
+float dot_float(Index n, const float* x, const float* y) {
+  constexpr Index kSums = 4, kStep = kSums * kLaneCount;
+  Lanes sum[kSums] = {};
+  Index i = 0;
+  for (; i + kStep <= n; i += kStep) {
+#pragma GCC unroll 16
+    for (Index j = 0; j < kSums; ++j)
+      sum[j] += load_lanes(x + i + j * kLaneCount) * load_lanes(y + i + j * kLaneCount);
+  }
+  for (; i + kLaneCount <= n; i += kLaneCount) sum[0] += load_lanes(x + i) * load_lanes(y + i);
+  float rest = 0;
+  for (; i < n; ++i) rest += x[i] * y[i];
+  const Four all = sums_of_lanes(sum[0], sum[1], sum[2], sum[3]);
+  return ((all[0] + all[1]) + (all[2] + all[3])) + rest;
 }
 
 template <int R, int C>
@@ -623,9 +692,12 @@ void turned_tile(const TurnedProduct& x, Index row, Index column) {
     const float* b = x.b + column * x.ldb + part * x.b_part;
     for (Index p = 0; p < whole; p += kLaneCount) {
       Lanes of[C];
+#pragma GCC unroll 16
       for (int c = 0; c < C; ++c) of[c] = load_lanes(b + c * x.ldb + p);
+#pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
         const Lanes with = load_lanes(a + r * x.lda + p);
+#pragma GCC unroll 16
         for (int c = 0; c < C; ++c) sum[r][c] += with * of[c];
       }
     }
@@ -635,21 +707,27 @@ void turned_tile(const TurnedProduct& x, Index row, Index column) {
       __builtin_memcpy(&lanes, from + whole, static_cast<std::size_t>(rest) * sizeof(float));
       return lanes;
     };
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       const Lanes with = last(a + r * x.lda);
+#pragma GCC unroll 16
       for (int c = 0; c < C; ++c) sum[r][c] += with * last(b + c * x.ldb);
     }
   }
+#pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
-    for (int c = 0; c < C; ++c) {
-      float& to = x.c[(row + r) * x.ldc + column + c];
-      const float made = sum_of_lanes(sum[r][c]);
-      to = x.accumulate ? to + made : made;
+    float* to = x.c + (row + r) * x.ldc + column;
+#pragma GCC unroll 16
+    for (int c = 0; c < C; c += 4) {
+      const auto of = [&](int i) { return c + i < C ? sum[r][c + i] : Lanes{}; };
+      const Four made = sums_of_lanes(of(0), of(1), of(2), of(3));
+      for (int i = 0; i < 4 && c + i < C; ++i)
+        to[c + i] = x.accumulate ? to[c + i] + made[i] : made[i];
     }
   }
 }
 
-// As many rows, and columns, at once as are left: the most, half of them, one.
+// As many rows at once as are left: the most, half of them, one.
 template <int R, int C>
 void turned_rows(const TurnedProduct& x, Index row, Index column) {
   for (; row + R <= x.rows; row += R) turned_tile<R, C>(x, row, column);
@@ -657,16 +735,88 @@ void turned_rows(const TurnedProduct& x, Index row, Index column) {
 }
 
 template <int C>
-void turned_columns(const TurnedProduct& x, Index column) {
-  for (; column + C <= x.columns; column += C) turned_rows<kTurnedRows, C>(x, 0, column);
-  if constexpr (C > 1) turned_columns<C / 2>(x, column);
+void turned_columns(const TurnedProduct& x, Index columns, Index column) {
+  if (columns == C) {
+    turned_rows<kTurnedRows, C>(x, 0, column);
+  } else if constexpr (C > 1) {
+    turned_columns<C - 1>(x, columns, column);
+  }
 }
 
-void turned_product_float(const TurnedProduct& x) { turned_columns<kTurnedColumns>(x, 0); }
+// No tile has more than one column less than another.
+void turned_product_float(const TurnedProduct& x) {
+  const Index tiles = (x.columns + kTurnedColumns - 1) / kTurnedColumns;
+  for (Index tile = 0, column = 0; tile < tiles; ++tile) {
+    const Index columns = (x.columns - column + tiles - tile - 1) / (tiles - tile);
+    turned_columns<kTurnedColumns>(x, columns, column);
+    column += columns;
+  }
+}
+
+// Some of the depth at a time, which stay in the first cache for all tiles.
+constexpr Index kTriangleDepth = 64;
+
+template <int R>
+void triangle_tile(const TriangleProduct& x, Index depth, const float* a, Index step,
+                   const float* ahead, const float* b, float* c) {
+  Lanes sum[R][kTileVectors] = {};
+  for (Index p = 0; p < depth; ++p) {
+    Lanes of[kTileVectors];
+#pragma GCC unroll 16
+    for (int v = 0; v < kTileVectors; ++v) of[v] = load_lanes(b + p * x.columns + v * kLaneCount);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const float with = a[r];
+#pragma GCC unroll 16
+      for (int v = 0; v < kTileVectors; ++v) sum[r][v] += with * of[v];
+    }
+    __builtin_prefetch(ahead);
+    a += step;
+    ahead += step + kTriangleDepth * x.grow;
+    step += x.grow;
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
+    for (int v = 0; v < kTileVectors; ++v) {
+      float* to = c + r * x.columns + v * kLaneCount;
+      store_lanes(load_lanes(to) + sum[r][v], to);
+    }
+  }
+}
+
+template <int R>
+void triangle_rows(const TriangleProduct& x, Index rows, Index depth, const float* a, Index step,
+                   const float* ahead, const float* b, float* c) {
+  if (rows == R) {
+    triangle_tile<R>(x, depth, a, step, ahead, b, c);
+  } else if constexpr (R > 1) {
+    triangle_rows<R - 1>(x, rows, depth, a, step, ahead, b, c);
+  }
+}
+
+// Every tile fetches a line of the rows that come after those in the cache.
+void triangle_product_float(const TriangleProduct& x) {
+  constexpr Index kLine = 16;
+  const float* a = x.a;
+  Index step = x.step;
+  for (Index p = 0; p < x.depth; p += kTriangleDepth) {
+    const Index depth = std::min(kTriangleDepth, x.depth - p);
+    const float* next = a + depth * step + depth * (depth - 1) / 2 * x.grow;
+    Index line = 0;
+    for (Index at = 0; at < x.columns; at += kTileColumns) {
+      for (Index row = 0; row < x.rows; row += kTileRows, line += kLine)
+        triangle_rows<kTileRows>(x, std::min<Index>(kTileRows, x.rows - row), depth, a + row, step,
+                                 next + std::min(line, x.rows), x.b + p * x.columns + at,
+                                 x.c + row * x.columns + at);
+    }
+    a = next;
+    step += depth * x.grow;
+  }
+}
 
 // Four rows and four columns at a time.
 void turn_rows_float(const float* from, Index ld, Index rows, Index columns, float* const* to) {
-  using Four [[gnu::vector_size(16)]] = float;
   Index r = 0;
   for (; r + 4 <= rows; r += 4) {
     const float* p = from + r * ld;
@@ -701,10 +851,25 @@ void floored_inverses_float(const float* sum, const float* abs, Index n, double 
   for (Index i = 0; i < n; ++i) out[i] = base::floored_inverse(sum[i], abs[i], beta, floor);
 }
 
-constexpr FloatKernels kKernels = {
-    reduce_float,        row_sums_float,       reduce_rows_float,      gelu_erf_float,
-    gelu_tanh_float,     silu_float,           softmax_float,          axpy_float,
-    dot_float,           add_columns_float,    subtract_columns_float, column_medians_float,
-    pair_sums_float,     head_sums_float,      reach_sums_float,       edge_sums_float,
-    writer_sums_float,   packed_product_float, turn_rows_float,        floored_inverses_float,
-    turned_product_float};
+constexpr FloatKernels kKernels = {reduce_float,
+                                   row_sums_float,
+                                   reduce_rows_float,
+                                   gelu_erf_float,
+                                   gelu_tanh_float,
+                                   silu_float,
+                                   softmax_float,
+                                   axpy_float,
+                                   dot_float,
+                                   add_columns_float,
+                                   subtract_columns_float,
+                                   column_medians_float,
+                                   pair_sums_float,
+                                   head_sums_float,
+                                   reach_sums_float,
+                                   edge_sums_float,
+                                   writer_sums_float,
+                                   packed_product_float,
+                                   turn_rows_float,
+                                   floored_inverses_float,
+                                   turned_product_float,
+                                   triangle_product_float};

@@ -230,7 +230,9 @@ class HostBackend : public HostNeurons<T>, public CreditOnQueries {
   using typename CreditOnQueries::Credit;
   CreditOnQueries* credit_on_queries() override { return this; }
   void fold_keys_with(const AttentionView& view, const Credit& of,
-                      std::vector<double>& out) override;
+                      std::span<double> folded) override;
+  void read_folded(const Array& writers, int n_writers, int first, int end,
+                   std::span<const double> folded, std::vector<double>& out) override;
   void query_fold(const AttentionView& view, std::span<const int> queries,
                   std::span<const double> coef, std::vector<double>& out) override;
   void mlp_fold(const MlpView& view, MlpSide side, Scores scores, std::span<const int> queries,

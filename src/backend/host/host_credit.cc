@@ -15,6 +15,21 @@ namespace {
 
 constexpr Index kCreditRows = 64;  // queries, or sources, that share a product
 
+// In lanes: one maximum waits for the one before it.
+double largest(const double* x, Index n) {
+  constexpr Index kLanes = 8;
+  double lanes[kLanes] = {};
+  for (Index i = 0; i + kLanes <= n; i += kLanes) {
+    for (Index j = 0; j < kLanes; ++j) {
+      const double size = std::fabs(x[i + j]);
+      lanes[j] = lanes[j] < size ? size : lanes[j];
+    }
+  }
+  double most = *std::max_element(lanes, lanes + kLanes);
+  for (Index i = n / kLanes * kLanes; i < n; ++i) most = std::max(most, std::fabs(x[i]));
+  return most;
+}
+
 // How many sources any of the queries sees.
 Index farthest(std::span<const int> queries) {
   return Index{*std::max_element(queries.begin(), queries.end())} + 1;
@@ -73,103 +88,143 @@ Array HostBackend<T>::sum_queries(const AttentionView& view, const Array& coef) 
   return weighed_queries(view, ptr(coef), nullptr, 1.0);
 }
 
-// sum[s, :] = sum_q coef[q, s] q[q, :], the other way round: queries [E, S] times coefficients
-// [S, sources], whose rows lie as they come. Credit goes to the side of the queries, over a unit
-// that keeps it within single precision.
+// sum[s, :] = sum_q coef[q, s] q[q, :], with coefficients as they lie. Credit goes to the side of
+// the queries, over a unit that keeps it within single precision.
 template <typename T>
 Array HostBackend<T>::weighed_queries(const AttentionView& view, const T* coef,
                                       const Credit* credit, double unit) {
+  constexpr Index kSources = 128;
   const Index heads = config_.n_heads, groups = config_.n_kv_heads, e = config_.d_head,
-              length = view.length;
+              length = view.length, row = padded_columns(e);
+  const Index window = config_.layer(view.layer).window;
   Array out = uninitialized(length * groups * e);
-  base::Scratch turned;
-  T* queries = turned.of<T>(heads * e * length);
+  base::Scratch weighed;
+  T* queries = weighed.of<T>(heads * length * row);
   struct Range {
     Index first, end;
   };
   std::vector<Range> active(heads, {0, length});  // queries with credit
   pool_.parallel_for(heads, [&](Index h) {
-    T* to = queries + h * e * length;
     Range& range = active[h];
-    if (credit != nullptr) range = {length, 0};
-    for (Index q = 0; q < length; ++q) {
+    const double* of = credit != nullptr ? credit->credit.data() + h * length : nullptr;
+    if (of != nullptr) {
+      const double* first = std::find_if(of, of + length, [](double x) { return x != 0; });
+      range = {first - of, length};
+      while (range.end > range.first && of[range.end - 1] == 0) --range.end;
+    }
+    for (Index q = range.first; q < range.end; ++q) {
       const T* from = ptr(*view.q) + (q * heads + h) * e;
-      T weight = 1;
-      if (credit != nullptr) {
-        weight = credit->credit[h * length + q] / unit;
-        if (weight != 0) range = {std::min(range.first, q), q + 1};
-      }
-      for (Index x = 0; x < e; ++x) to[x * length + q] = weight * from[x];
+      T* to = queries + (h * length + q) * row;
+      const T weight = of != nullptr ? of[q] / unit : 1.0;
+      for (Index x = 0; x < e; ++x) to[x] = weight * from[x];
+      std::fill(to + e, to + row, T(0));
     }
   });
-  const Index blocks = (length + kCreditRows - 1) / kCreditRows;
+  const Index blocks = (length + kSources - 1) / kSources;
   pool_.parallel_for(blocks * groups, [&](Index task) {
-    const Index g = task % groups, begin = task / groups * kCreditRows;
-    const Index n = std::min(kCreditRows, length - begin);
-    base::Scratch coefficients, sums;
-    T* rows = coefficients.of<T>((length - begin) * n);  // [queries, sources]
-    T* sum = sums.of<T>(e * n);
-    std::fill_n(sum, e * n, T(0));
+    const Index g = task % groups, begin = task / groups * kSources;
+    const Index n = std::min(kSources, length - begin), behind = begin + n;
+    base::Scratch triangle, sums;
+    T* own = triangle.of<T>(n * n);
+    T* sum = sums.of<T>(n * row);
+    std::fill_n(sum, n * row, T(0));
     for (Index h = g * config_.group_size(); h < (g + 1) * config_.group_size(); ++h) {
-      // Queries with any coefficient lie between these.
-      Index first = length, end = begin;
-      for (Index q = std::max(begin, active[h].first); q < active[h].end; ++q) {
-        const T* c = coef + h * tri(length) + tri(q) + begin;
-        const Index seen = std::min(n, q + 1 - begin);
-        T* to = rows + (q - begin) * n;
-        std::copy_n(c, seen, to);
-        std::fill(to + seen, to + n, T(0));  // sources that the query does not see
-        int any = 0;
-        for (Index s = 0; s < seen; ++s) any |= c[s] != 0 ? 1 : 0;
-        if (any == 0) continue;
-        first = std::min(first, q);
-        end = q + 1;
+      const T* of = coef + h * tri(length) + begin;
+      const T* from = queries + h * length * row;
+      const Index end = window > 0 ? std::min(active[h].end, behind - 1 + window) : active[h].end;
+      // Queries among the sources do not see all of them.
+      if (const Index first = std::max(begin, active[h].first); first < std::min(end, behind)) {
+        const Index count = std::min(end, behind) - first;
+        for (Index i = 0; i < count; ++i) {
+          const Index seen = first + i + 1 - begin;
+          std::copy_n(of + tri(first + i), seen, own + i * n);
+          std::fill(own + i * n + seen, own + (i + 1) * n, T(0));
+        }
+        triangle_product({n, row, count, own, n, 0, from + first * row, sum});
       }
-      if (first < end)
-        gemm(false, e, n, end - first, queries + h * e * length + first, length,
-             rows + (first - begin) * n, n, true, sum, n);
+      if (const Index first = std::max(behind, active[h].first); first < end)
+        triangle_product(
+            {n, row, end - first, of + tri(first), first + 1, 1, from + first * row, sum});
       if (credit == nullptr || credit->own.empty() || credit->query < begin) continue;
       const T* query = ptr(*view.q) + (credit->query * heads + h) * e;
       const Index seen = std::min<Index>(n, credit->query + 1 - begin);
       for (Index s = 0; s < seen; ++s) {
-        const T own = credit->own[h * (credit->query + 1) + begin + s] / unit;
-        for (Index x = 0; x < e; ++x) sum[x * n + s] += own * query[x];
+        const T share = credit->own[h * (credit->query + 1) + begin + s] / unit;
+        axpy(e, share, query, sum + s * row);
       }
     }
-    for (Index s = 0; s < n; ++s) {
-      T* to = ptr(out) + ((begin + s) * groups + g) * e;
-      for (Index x = 0; x < e; ++x) to[x] = sum[x * n + s];
-    }
+    for (Index s = 0; s < n; ++s)
+      std::copy_n(sum + s * row, e, ptr(out) + ((begin + s) * groups + g) * e);
   });
   return out;
 }
 
 template <typename T>
 void HostBackend<T>::fold_keys_with(const AttentionView& view, const Credit& of,
-                                    std::vector<double>& out) {
+                                    std::span<double> folded) {
   double unit = 0;
   for (const auto& part : {of.credit, of.own}) {
     for (const double x : part) unit = std::max(unit, std::fabs(x));
   }
-  const Index d = config_.d_model, cl = view.visible, length = view.length;
-  out.assign(length * cl, 0.0);
   if (unit == 0) return;
-  const Array folded = weighed_queries(view, static_cast<const T*>(of.coef), &of, unit);
+  const Index d = config_.d_model, length = view.length;
+  // No source behind the last query with credit is seen, and of a root one head has all of it.
+  const Index heads = config_.n_heads;
+  Index reach = std::ssize(of.own) / heads, some = 0, one = 0;
+  for (Index h = 0; h < heads; ++h) {
+    const double* credit = of.credit.data() + h * length;
+    Index seen = length;
+    while (seen > 0 && credit[seen - 1] == 0) --seen;
+    reach = std::max(reach, seen);
+    if (seen == 0 && of.own.empty()) continue;
+    ++some;
+    one = h;
+  }
+  const Array weighed = weighed_queries(view, static_cast<const T*>(of.coef), &of, unit);
   const auto w = layer(view.layer);
   const auto rope = rotary(view.layer, length, view.length);
   const auto pull = this->key_pull(view, *w, rope.get());
   const Index groups = config_.n_kv_heads;
-  for (Index i = 0; pull.changes() && i < length * groups; ++i)
-    pull(i / groups, i % groups, ptr(folded) + i * config_.d_head);
-  Array vectors = uninitialized(length * d);
-  multiply_transposed(w->matrix(model::Role::w_k), ptr(folded), length, ptr(vectors));
-  pool_.parallel_for(length, [&](Index s) {
-    const T* vector = ptr(vectors) + s * d;
-    // Positions that no credit reaches.
-    if (std::all_of(vector, vector + d, [](T x) { return x == 0; })) return;
+  for (Index i = 0; pull.changes() && i < reach * groups; ++i)
+    pull(i / groups, i % groups, ptr(weighed) + i * config_.d_head);
+  Array vectors = uninitialized(reach * d);
+  const Panels<T>& w_k = w->matrix(model::Role::w_k);
+  if (some == 1) {
+    const Index g = one / config_.group_size(), e = config_.d_head;
+    pool_.parallel_for((reach + kRowBlock - 1) / kRowBlock, [&](Index task) {
+      const Index first = task * kRowBlock;
+      head_to_model(w_k, g, ptr(weighed) + (first * groups + g) * e, groups * e,
+                    std::min(kRowBlock, reach - first), ptr(vectors) + first * d, d);
+    });
+  } else {
+    multiply_transposed(w_k, ptr(weighed), reach, ptr(vectors));
+  }
+  pool_.parallel_for(reach, [&](Index s) {
     const double factor = unit * config_.layer(view.layer).attention_scale / ptr(*view.dev)[s];
-    const T* writers = ptr(*view.writers) + s * view.n_writers * d;
-    for (Index j = 0; j < cl; ++j) out[s * cl + j] = factor * dot(d, writers + j * d, vector);
+    const T* from = ptr(vectors) + s * d;
+    double* to = folded.data() + s * d;
+    for (Index i = 0; i < d; ++i) to[i] += factor * from[i];
+  });
+}
+
+// Over a unit of each position, too.
+template <typename T>
+void HostBackend<T>::read_folded(const Array& writers, int n_writers, int first, int end,
+                                 std::span<const double> folded, std::vector<double>& out) {
+  const Index d = config_.d_model, count = end - first, length = std::ssize(folded) / d;
+  out.assign(length * count, 0.0);
+  pool_.parallel_for(length, [&](Index s) {
+    const double* from = folded.data() + s * d;
+    const double most = largest(from, d);
+    if (most == 0) return;         // no credit reaches the position
+    constexpr int kLeast = -1000;  // whose inverse is a number
+    const int power = std::max(std::ilogb(most), kLeast);
+    const double unit = std::ldexp(1.0, power), inverse = std::ldexp(1.0, -power);
+    base::Scratch scratch;
+    T* vector = scratch.of<T>(d);
+    for (Index i = 0; i < d; ++i) vector[i] = from[i] * inverse;
+    const T* of = ptr(writers) + (s * n_writers + first) * d;
+    for (Index j = 0; j < count; ++j) out[s * count + j] = unit * dot(d, of + j * d, vector);
   });
 }
 

@@ -44,14 +44,15 @@ void HostHeads<T>::value_scores(const AttentionView& view, const RolePanels<T>& 
   pool_.parallel_for((length + kTogether - 1) / kTogether, [&](Index task) {
     const Index begin = task * kTogether;
     const Index n = std::min<Index>(kTogether, length - begin), row = groups * d;
-    std::vector<T> vectors(n * row);  // [n, G, D]
+    base::Scratch folded, made;
+    T* vectors = folded.of<T>(n * row);  // [n, G, D]
     for (int g = 0; g < groups; ++g)
-      head_to_model(*v, g, ptr(*view.v) + (begin * groups + g) * e, groups * e, n,
-                    vectors.data() + g * d, row);
-    std::vector<T> scores(groups * cl);
+      head_to_model(*v, g, ptr(*view.v) + (begin * groups + g) * e, groups * e, n, vectors + g * d,
+                    row);
+    T* scores = made.of<T>(groups * cl);
     for (Index s = begin; s < begin + n; ++s) {
-      gemm(true, groups, cl, d, vectors.data() + (s - begin) * row, d,
-           ptr(*view.writers) + s * view.n_writers * d, d, false, scores.data(), cl);
+      gemm(true, groups, cl, d, vectors + (s - begin) * row, d,
+           ptr(*view.writers) + s * view.n_writers * d, d, false, scores, cl);
       const T inverse = T(1) / ptr(*view.dev)[s];
       for (int g = 0; g < groups; ++g) {
         T* to = ptr(sums.v_scores) + (static_cast<Index>(g) * length + s) * cl;

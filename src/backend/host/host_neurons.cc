@@ -230,6 +230,7 @@ void HostNeurons<T>::mlp_scores(const MlpView& view, MlpSide side, Scores scores
   const int slots = view.routing != nullptr ? view.routing->chosen : 1;
   const Index d = config_.d_model, n = shape.n_neurons, width = slots * n;
   const T inverse = T(1) / ptr(*view.dev)[query];
+  const std::vector<T> scales(view.visible, inverse);
   for (int slot = 0; slot < slots; ++slot) {
     const auto w = view.routing != nullptr
                        ? expert(view.layer, view.routing->expert[view.routing->slot(query, slot)])
@@ -237,11 +238,17 @@ void HostNeurons<T>::mlp_scores(const MlpView& view, MlpSide side, Scores scores
     const Panels<T>& in = panels(*w, side);
     pool_.parallel_for(in.count(), [&](Index p) {
       T* to = ptr(out) + slot * n + in.begin(p);
-      gemm(false, view.visible, in.columns(p), d,
-           ptr(*view.writers) + static_cast<Index>(query) * view.n_writers * d, d, in.panel(p),
-           in.columns(p), false, to, width);
+      const Panel<T> panel = in.panel(p);
+      const T* writers = ptr(*view.writers) + static_cast<Index>(query) * view.n_writers * d;
+      const Index columns = in.columns(p);
+      if (columns % kPanelColumns == 0) {
+        packed_product<T>({view.visible, columns, d, writers, d, InPanels<T>::plain(panel, columns),
+                           false, to, width, kPanelColumns, scales.data()});
+        return;
+      }
+      gemm(false, view.visible, columns, d, writers, d, panel, columns, false, to, width);
       for (Index j = 0; j < view.visible; ++j) {
-        for (Index i = 0; i < in.columns(p); ++i) to[j * width + i] *= inverse;
+        for (Index i = 0; i < columns; ++i) to[j * width + i] *= inverse;
       }
     });
   }

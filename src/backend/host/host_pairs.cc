@@ -80,12 +80,12 @@ void HostPairs<T>::folded_keys(const AttentionView& view, const RolePanels<T>& w
       head_to_model(*k, g, scratch, e, n, out + h * d, heads * d);
     }
   };
-  std::vector<T> shared;  // [S, H, D] where a query looks the same from every source
+  Array shared;  // [S, H, D] where a query looks the same from every source
   if (!per_source) {
-    shared.resize(static_cast<std::size_t>(heads) * length * d);
+    shared = uninitialized(static_cast<Index>(heads) * length * d);
     pool_.parallel_for(heads, [&](Index h) {
       head_to_model(*k, h / config_.group_size(), ptr(*view.q) + h * e, heads * e, length,
-                    shared.data() + h * d, heads * d);
+                    ptr(shared) + h * d, heads * d);
     });
   }
   pool_.parallel_for(length, [&](Index s) {
@@ -96,14 +96,15 @@ void HostPairs<T>::folded_keys(const AttentionView& view, const RolePanels<T>& w
       std::vector<T> scratch(n * e);
       vectors(s, scratch.data(), own.data());
     }
-    std::vector<T> scores(heads * n * cl);
-    gemm(true, heads * n, cl, d, per_source ? own.data() : shared.data() + s * heads * d, d,
-         ptr(*view.writers) + s * view.n_writers * d, d, false, scores.data(), cl);
+    base::Scratch made;
+    T* scores = made.of<T>(heads * n * cl);
+    gemm(true, heads * n, cl, d, per_source ? own.data() : ptr(shared) + s * heads * d, d,
+         ptr(*view.writers) + s * view.n_writers * d, d, false, scores, cl);
     const T factor = scale / ptr(*view.dev)[s];
     for (Index i = 0; i < n; ++i) {
       for (Index h = 0; h < heads; ++h) {
         T* to = table + (h * tri(length) + tri(s + i) + s) * cl;
-        const T* from = scores.data() + (i * heads + h) * cl;
+        const T* from = scores + (i * heads + h) * cl;
         for (Index j = 0; j < cl; ++j) to[j] = from[j] * factor;
       }
     }
@@ -126,32 +127,34 @@ void HostPairs<T>::folded_queries(const AttentionView& view, const RolePanels<T>
   const auto fold = [&](int h, Index query, Index n,
                         T* out) {  // out[n, H, D], one head of it
     const int g = h / config_.group_size();
-    std::vector<T> scratch(n * e);
+    base::Scratch before;
+    T* scratch = before.of<T>(n * e);
     for (Index s = 0; s < n; ++s) {
-      T* u = scratch.data() + s * e;
+      T* u = scratch + s * e;
       std::copy_n(ptr(*view.k) + (s * config_.n_kv_heads + g) * e, e, u);
       if (per_query) pull(query, h, u);
     }
-    head_to_model(*w_q, h, scratch.data(), e, n, out + h * d, heads * d);
+    head_to_model(*w_q, h, scratch, e, n, out + h * d, heads * d);
   };
-  std::vector<T> shared;  // [S, H, D] where a key looks the same from every query
+  Array shared;  // [S, H, D] where a key looks the same from every query
   if (!per_query) {
-    shared.resize(static_cast<std::size_t>(heads) * view.length * d);
-    pool_.parallel_for(heads, [&](Index h) { fold(h, 0, view.length, shared.data()); });
+    shared = uninitialized(static_cast<Index>(heads) * view.length * d);
+    pool_.parallel_for(heads, [&](Index h) { fold(h, 0, view.length, ptr(shared)); });
   }
   pool_.parallel_for(view.length, [&](Index at) {
     const Index q = view.length - 1 - at;  // the longest first
     const Index n = q + 1;
     std::vector<T> own(per_query ? heads * n * d : 0);
     for (int h = 0; per_query && h < heads; ++h) fold(h, q, n, own.data());
-    std::vector<T> scores(2 * heads * n * cl);
-    T* by_head = scores.data() + heads * n * cl;
-    gemm(true, heads * n, cl, d, per_query ? own.data() : shared.data(), d,
-         ptr(*view.writers) + q * view.n_writers * d, d, false, scores.data(), cl);
+    base::Scratch made;
+    T* scores = made.of<T>(2 * heads * n * cl);
+    T* by_head = scores + heads * n * cl;
+    gemm(true, heads * n, cl, d, per_query ? own.data() : ptr(shared), d,
+         ptr(*view.writers) + q * view.n_writers * d, d, false, scores, cl);
     const T factor = scale / ptr(*view.dev)[q];
     for (Index s = 0; s < n; ++s) {
       for (Index h = 0; h < heads; ++h) {
-        const T* from = scores.data() + (s * heads + h) * cl;
+        const T* from = scores + (s * heads + h) * cl;
         T* to = by_head + (h * n + s) * cl;
         for (Index j = 0; j < cl; ++j) to[j] = from[j] * factor;
       }

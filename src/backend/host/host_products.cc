@@ -163,7 +163,7 @@ void HostProducts<T>::add_with_products(const MlpView& view, const T* products, 
   const Index padded = padded_columns(n);
   base::Scratch scores, packed;
   const Index places = 2 * positions * padded;
-  T* some = scores.of<T>(places + 2 * padded);
+  T* some = scores.of<T>(places + padded);
   T* abs = some + positions * padded;
   T* row = some + places;
   std::fill_n(some, places, T(0));
@@ -184,18 +184,9 @@ void HostProducts<T>::add_with_products(const MlpView& view, const T* products, 
                            square + writer,
                            view.visible};
     through_weights(view.z, of, begin, products, padded, product);
+    if (last) product.last = row;
     head_sums(product);
-    if (last) {
-      std::fill_n(row, 2 * padded, T(0));
-      double unused = 0;
-      product.rows = 1;
-      product.a += (positions - 1) * product.lda;
-      product.sum = row;
-      product.abs = row + padded;
-      product.square = &unused;
-      head_sums(product);
-      keep_row(row, n, ptr(*view.dev)[begin + positions - 1], last + writer * in.out);
-    }
+    if (last) keep_row(row, n, ptr(*view.dev)[begin + positions - 1], last + writer * in.out);
     if (++added % kTogether != 0 && added != view.visible) return;
     for (Index q = 0; q < positions; ++q) {
       double* to = sum + 2 * q * n;

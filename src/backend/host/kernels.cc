@@ -204,6 +204,7 @@ void edge_sums(const EdgeProduct& product) { best().edge_sums(product); }
 
 void writer_sums(const WriterProduct& product) { best().writer_sums(product); }
 void turned_product(const TurnedProduct& product) { best().turned_product(product); }
+void triangle_product(const TriangleProduct& product) { best().triangle_product(product); }
 
 void turn_rows(const float* from, Index ld, Index rows, Index columns, float* const* to) {
   best().turn_rows(from, ld, rows, columns, to);
@@ -263,6 +264,7 @@ void head_sums<double>(const HeadProduct<double>& x) {
       x.sum[r * x.ld + c] += score;
       x.abs[r * x.ld + c] += std::fabs(score);
       square += score * score;
+      if (x.last != nullptr && r == x.rows - 1) x.last[c] = score;
     }
     x.square[r * x.square_ld] = square;
   }

@@ -171,8 +171,19 @@ struct EdgeProduct {
 };
 void edge_sums(const EdgeProduct& product);
 
+// C[rows, columns] += A[depth, rows]^T B[depth, columns], where row p of A lies step + (p - 1) grow
+// behind the one before it, as the rows of a triangle do.
+struct TriangleProduct {
+  Index rows, columns, depth;  // columns: a multiple of kPanelColumns, of which C's rows are made
+  const float* a;
+  Index step, grow;
+  const float* b;
+  float* c;
+};
+void triangle_product(const TriangleProduct& product);
+
 // C = A[rows, depth] B: C and |C| are added to sum and abs [rows, ld], and square[row * square_ld]
-// becomes the sum of the row's squares.
+// becomes the sum of the row's squares. Where `last` is given, the last row of C goes there.
 template <typename T>
 struct HeadProduct {
   Index rows, columns, depth;
@@ -184,6 +195,7 @@ struct HeadProduct {
   Index ld;
   double* square;
   Index square_ld;
+  T* last = nullptr;  // [columns]
 };
 template <typename T>
 void head_sums(const HeadProduct<T>& product);
@@ -228,6 +240,7 @@ struct FloatKernels {
   void (*floored_inverses)(const float* sum, const float* abs, Index n, double beta, double floor,
                            double* out);
   void (*turned_product)(const TurnedProduct& product);
+  void (*triangle_product)(const TriangleProduct& product);
 };
 // Those that this processor can run, the fastest first: "avx512", "avx2", "portable"; "neon".
 std::vector<std::pair<std::string, const FloatKernels*>> float_kernels();
