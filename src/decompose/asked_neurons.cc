@@ -84,4 +84,14 @@ backend::MlpSums AskedNeurons::at(backend::Backend& backend, const backend::MlpV
   return made;
 }
 
+std::size_t AskedNeurons::numbers() {
+  const std::lock_guard lock(mutex_);
+  std::size_t all = 0;
+  for (const std::list<Kept>& side : kept_) {
+    for (const auto& [query, sums] : side)
+      all += sums.sum.size() + sums.abs.size() + sums.l2.size() + sums.last.size();
+  }
+  return all;
+}
+
 }  // namespace unpack::decompose

@@ -16,6 +16,7 @@ class AskedNeurons {
   // positions of a side are kept.
   backend::MlpSums at(backend::Backend& backend, const backend::MlpView& view,
                       backend::MlpSide side, int query, bool scores);
+  std::size_t numbers();  // in all arrays that are kept
 
  private:
   struct Kept {

@@ -16,6 +16,36 @@
 
 namespace unpack::decompose {
 
+namespace {
+
+std::size_t numbers(std::initializer_list<const backend::Array*> arrays) {
+  std::size_t all = 0;
+  for (const backend::Array* array : arrays) all += array->size();
+  return all;
+}
+
+std::size_t numbers(const backend::Array& array) { return array.size(); }
+
+std::size_t numbers(const backend::AttentionSums& s) {
+  return numbers({&s.k_sum, &s.k_abs, &s.q_sum, &s.q_abs, &s.v_sum, &s.v_abs, &s.v_scores, &s.k_std,
+                  &s.k_mean, &s.k_scores, &s.q_scores});
+}
+
+std::size_t numbers(const backend::MlpSums& s) { return numbers({&s.sum, &s.abs, &s.l2, &s.last}); }
+
+std::size_t numbers(const forward::ForwardPass& pass) {
+  std::size_t all = numbers({&pass.emb, &pass.pos, &pass.x_final});
+  for (const forward::LayerPass& t : pass.layers) {
+    all += numbers({&t.x_pre, &t.dev_attn, &t.dev_mlp, &t.q, &t.k, &t.v, &t.q_dev, &t.k_dev,
+                    &t.pattern, &t.z, &t.attn_out, &t.pre, &t.up, &t.act, &t.mlp_out,
+                    &t.attn_out_dev, &t.mlp_out_dev});
+    if (t.x_mid.raw() != t.x_pre.raw()) all += t.x_mid.size();
+  }
+  return all;
+}
+
+}  // namespace
+
 Decomposition::Decomposition(std::shared_ptr<backend::Backend> backend, const Writers& writers,
                              forward::ForwardPass pass, const RunContext& context, bool by_layer)
     : backend_(std::move(backend)),
@@ -23,6 +53,7 @@ Decomposition::Decomposition(std::shared_ptr<backend::Backend> backend, const Wr
       pass_(std::move(pass)),
       length_(pass_.ids.size()),
       by_layer_(by_layer) {
+  held_ = numbers(pass_);
   if (by_layer_) {
     walked_ = true;
     parts_.emb = &pass_.emb;
@@ -91,21 +122,21 @@ void Decomposition::walk(const Walk& what, const RunContext& context) const {
     head_numerators.push_back(make_head_numerators(l));
     mlp_numerators.push_back(make_mlp_numerators(l));
   }
-  const auto keep = [](auto& lazy, auto& made) {
-    lazy.once([&] { lazy.layers = std::move(made); });
-    lazy.made = true;
+  held_ += vectors_.size();
+  const auto keep_all = [&](auto& lazy, auto& made) {
+    lazy.once([&] { keep(lazy, std::move(made)); });
   };
   for (const backend::MlpSide side : {backend::MlpSide::gate, backend::MlpSide::up})
-    keep(mlp_[static_cast<std::size_t>(side)], neurons[static_cast<std::size_t>(side)]);
+    keep_all(mlp_[static_cast<std::size_t>(side)], neurons[static_cast<std::size_t>(side)]);
   if (what.heads) {
     const bool centered = what.scores == Scores::centered;
-    keep(attention_[centered ? 1 : 0], heads);
-    keep(mlp_[centered ? 3 : 2], neurons[static_cast<std::size_t>(backend::MlpSide::router)]);
+    keep_all(attention_[centered ? 1 : 0], heads);
+    keep_all(mlp_[centered ? 3 : 2], neurons[static_cast<std::size_t>(backend::MlpSide::router)]);
   }
-  if (what.medians) keep(key_medians_, medians);
+  if (what.medians) keep_all(key_medians_, medians);
   if (what.numerators) {
-    keep(head_numerators_, head_numerators);
-    keep(mlp_numerators_, mlp_numerators);
+    keep_all(head_numerators_, head_numerators);
+    keep_all(mlp_numerators_, mlp_numerators);
   }
   walked_ = true;
 }
@@ -278,8 +309,8 @@ bool Decomposition::make_attention(Scores scores,
     std::vector<backend::AttentionSums> made;
     made.reserve(config().n_layers);
     for (int l = 0; l < config().n_layers; ++l) made.push_back(make(l));
-    lazy.layers = std::move(made);
-    lazy.made = mine = true;
+    keep(lazy, std::move(made));
+    mine = true;
   });
   return mine;
 }
@@ -297,7 +328,7 @@ const backend::AttentionSums& Decomposition::moments(int layer, const RunContext
       context.report("layers", l, config().n_layers);
       made.push_back(backend_->key_moments(attention_view(l)));
     }
-    moments_.layers = std::move(made);
+    keep(moments_, std::move(made));
   });
   return moments_.layers[layer];
 }
@@ -316,7 +347,7 @@ const backend::Array& Decomposition::key_medians(int layer, const RunContext& co
       made.push_back(
           backend_->key_medians(attention_view(l), attention(l, Scores::centered, context)));
     }
-    key_medians_.layers = std::move(made);
+    keep(key_medians_, std::move(made));
   });
   return key_medians_.layers[layer];
 }
@@ -359,7 +390,7 @@ const backend::MlpSums& Decomposition::mlp(int layer, backend::MlpSide side, Sco
   walked();
   if (neurons_when_asked(layer)) {
     auto& last = last_mlp_[backend::neuron_side(side)];
-    last.once([&] { last.layers = {backend_->mlp_sums(mlp_view(layer), side, scores)}; });
+    last.once([&] { keep(last, {backend_->mlp_sums(mlp_view(layer), side, scores)}); });
     return last.layers.front();
   }
   // How scores are centred concerns routers alone.
@@ -377,9 +408,16 @@ const backend::MlpSums& Decomposition::mlp(int layer, backend::MlpSide side, Sco
         to = backend_->mlp_sums(mlp_view(l), side, scores);
       }
     }
-    lazy.layers = std::move(made);
+    keep(lazy, std::move(made));
   });
   return lazy.layers[layer];
+}
+
+template <typename Value>
+void Decomposition::keep(Lazy<Value>& lazy, std::vector<Value> made) const {
+  for (const Value& of_layer : made) held_ += numbers(of_layer);
+  lazy.layers = std::move(made);
+  lazy.made = true;
 }
 
 backend::Array Decomposition::kept(Lazy<backend::Array>& lazy, int layer,
@@ -388,7 +426,7 @@ backend::Array Decomposition::kept(Lazy<backend::Array>& lazy, int layer,
     std::vector<backend::Array> made;
     made.reserve(config().n_layers);
     for (int l = 0; l < config().n_layers; ++l) made.push_back(make(l));
-    lazy.layers = std::move(made);
+    keep(lazy, std::move(made));
   });
   return lazy.layers[layer];
 }

@@ -115,11 +115,9 @@ class Decomposition {
   };
   static Kept kept_within(const ModelConfig& config, const Writers& writers, int length,
                           std::size_t memory_budget, int scalar);
-  std::size_t bytes() const {
-    return bytes(config(), writers_, length_, keeps_, backend_->is_double() ? 8 : 4);
-  }
-  // What one holds when all of it has been asked for, and whether its key scores stay within a
-  // budget.
+  // What it holds by now; what one holds when all of it has been asked for, and whether its key
+  // scores stay within a budget.
+  std::size_t bytes() const;
   static std::size_t bytes(const ModelConfig& config, const Writers& writers, int length,
                            const Kept& kept, int scalar);
   static bool table_fits(const ModelConfig& config, const Writers& writers, int length,
@@ -149,6 +147,8 @@ class Decomposition {
   };
   void walk(const Walk& what, const RunContext& context) const;
   void walked() const;  // makes sure of it
+  template <typename Value>
+  void keep(Lazy<Value>& lazy, std::vector<Value> made) const;
   backend::Array kept(Lazy<backend::Array>& lazy, int layer,
                       const std::function<backend::Array(int)>& make) const;
   backend::Array kept_numerators(Lazy<backend::Array>& lazy, int layer,
@@ -179,6 +179,7 @@ class Decomposition {
   mutable Now now_;
   mutable std::mutex alone_;
   Kept keeps_;
+  mutable std::atomic<std::size_t> held_ = 0;  // numbers in all arrays that are kept
   mutable std::array<Lazy<backend::AttentionSums>, 2> attention_;
   mutable Lazy<backend::AttentionSums> moments_;            // where the sums have none
   mutable std::array<Lazy<backend::MlpSums>, 4> mlp_;       // gate, up, router raw and centred

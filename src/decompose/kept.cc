@@ -5,6 +5,16 @@
 
 namespace unpack::decompose {
 
+std::size_t Decomposition::bytes() const {
+  const std::size_t arrays = held_ + asked_.numbers();
+  std::size_t doubles = 0;
+  const std::lock_guard lock(direct_.mutex);
+  for (const auto& layer : direct_.layers) {
+    if (layer) doubles += layer->heads.size() + layer->neurons.size();
+  }
+  return arrays * backend_->scalar_bytes() + doubles * sizeof(double);
+}
+
 std::size_t Decomposition::bytes(const ModelConfig& c, const Writers& writers, int length,
                                  const Kept& kept, int scalar) {
   const double s = length;

@@ -146,19 +146,11 @@ std::size_t Prepared::bytes() const {
   }
   // Masses and bounds below every node, in double.
   const Index suffix = 4 * s * d.writers().count();
-  // Layer by layer nothing of pairs stays, and of the prompt what the forward pass kept.
-  std::size_t whole = 0;
-  if (d.by_layer()) {
-    edges -= 2 * backend::tri(s) * c.n_heads * c.n_layers;
-    whole =
-        size(s * c.n_layers * (4 * c.d_model + 2 * c.d_head * (Index{c.n_heads} + c.n_kv_heads))) *
-        scalar;
-  } else {
-    whole = d.bytes();
-  }
+  // Layer by layer nothing of pairs stays.
+  if (d.by_layer()) edges -= 2 * backend::tri(s) * c.n_heads * c.n_layers;
   std::lock_guard lock(state_->mutex);
   const std::size_t sets = state_->float_edges.size() + state_->double_edges.size();
-  return whole + sets * (size(edges) * scalar + size(suffix) * sizeof(double)) +
+  return d.bytes() + sets * (size(edges) * scalar + size(suffix) * sizeof(double)) +
          state_->logits.size() * size(c.vocab_size) * sizeof(double);
 }
 
