@@ -46,7 +46,11 @@ python3 - >files <<'END'
 import importlib.metadata
 files = importlib.metadata.files("unpack-engine")
 paths = [str(file.locate().resolve()) for file in files]
-assert any(path.endswith("/THIRD_PARTY_NOTICES.md") for path in paths), paths
+notices = next(path for path in paths if path.endswith("/THIRD_PARTY_NOTICES.md"))
+notices = open(notices, encoding="utf-8").read()
+names = [path.split("/")[-1].split(".so")[0] for path in paths if "/unpack_engine/lib/lib" in path]
+assert "libfmt" in names, names
+assert all(f"`{name}`" in notices for name in names), (names, "are not all named in the notices")
 print("\n".join(paths))
 END
 pip uninstall -q -y unpack-engine

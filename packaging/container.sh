@@ -37,7 +37,8 @@ mkdir "$work/root/packages"
 cp "$packages"/*.deb "$work/root/packages/"
 rm -rf "$work/root/var/lib/apt/lists"
 within_alone "$work/root" sh -eu -c '
-  apt-get install -qq -y --no-install-recommends /packages/*.deb /unpack.deb >/dev/null ||
+  apt-get install -qq -y -o Dpkg::Use-Pty=0 --no-install-recommends \
+    /packages/*.deb /unpack.deb >/dev/null ||
     { echo "packaging: the packages that were kept do not go with this .deb;" \
         "REFRESH=1 fetches others" >&2; exit 1; }
   useradd --system --create-home --home-dir /home/unpack --shell /usr/sbin/nologin --uid 990 unpack

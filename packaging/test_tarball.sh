@@ -23,6 +23,11 @@ bin/unpack models | grep -q "bundled.*$1/share/unpack/models/pocket-gpt2"
 bin/unpack trace "$prompt" --html page.html && grep -qi '<html' page.html
 grep -q Preact THIRD_PARTY_NOTICES.md
 ls lib/licences/* >/dev/null
+for library in lib/*.so*; do
+  name=${library#lib/}
+  grep -q "\`${name%%.so*}\`" THIRD_PARTY_NOTICES.md ||
+    { echo "THIRD_PARTY_NOTICES.md does not name $name"; exit 1; }
+done
 END
 mkdir "$work/here"
 tar -x -C "$work/here" -f "$tarball" --strip-components=1
