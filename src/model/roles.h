@@ -66,10 +66,10 @@ struct RoleFacts {
 };
 
 constexpr RoleFacts facts_of(Role role) {
-  constexpr auto before_heads = [](Role bias, RoleFacts::Heads heads) {
+  const auto before_heads = [](Role bias, RoleFacts::Heads heads) {
     return RoleFacts{RoleKind::matrix, bias, Role::attn_norm_w, Role::attn_norm_b, heads};
   };
-  constexpr auto before_mlp = [](Role bias) {
+  const auto before_mlp = [](Role bias) {
     return RoleFacts{RoleKind::matrix, bias, Role::mlp_norm_w, Role::mlp_norm_b};
   };
   switch (role) {
