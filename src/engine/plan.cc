@@ -6,7 +6,6 @@
 #include "backend/cuda/low_rank_rule.h"
 #include "backend/cuda/tile_rule.h"
 #include "backend/fold_rule.h"
-#include "backend/host/host_memory.h"
 #include "backend/mlp_readers.h"
 #include "backend/question_tables.h"
 #include "base/index.h"
@@ -212,8 +211,7 @@ double memory_cost(const ModelConfig& c, const Writers& writers, int tokens,
   // Arrays over pairs have a place for every source, seen or not.
   const double pairs = backend::tri(tokens);
   double edges = 0;
-  double work = 0;    // of a layer, at its largest
-  double passed = 0;  // a block of it that waits for the next layer
+  double work = 0;  // of a layer, at its largest
   const double all = writers.count();
   for (int l = 0; l < c.n_layers; ++l) {
     const Shape x = shape_of(c, l, tokens);
@@ -233,10 +231,9 @@ double memory_cost(const ModelConfig& c, const Writers& writers, int tokens,
     const double neuron_products =
         std::min(std::max(backend::kProductBytes, pair * 256), pair * (x.n + 256)) +
         x.d * x.n * kBytes;
-    if (keys <= static_cast<double>(backend::kPassedOn)) passed = std::max(passed, keys);
     work = std::max({work, keys + head_products, squares + neuron_products, folded + coefficients});
   }
-  bytes += kBytes * edges + work + passed;
+  bytes += kBytes * edges + work;
   return bytes + memory_slack(threads) + 16.0 * c.vocab_size;  // one row of logits
 }
 

@@ -54,9 +54,10 @@ void PassingMemory::clear() {
 
 void PassingMemory::put(std::list<Block>& one) {
   constexpr std::size_t kBlocks = 3;
+  // What is larger, of very long prompts, would stand beside all else that a layer makes.
+  constexpr std::size_t kLargest = std::size_t{192} << 20;
   const std::lock_guard lock(mutex_);
-  if (blocks_.size() < kBlocks && one.front().bytes <= kPassedOn)
-    blocks_.splice(blocks_.end(), one);
+  if (blocks_.size() < kBlocks && one.front().bytes <= kLargest) blocks_.splice(blocks_.end(), one);
 }
 
 }  // namespace unpack::backend

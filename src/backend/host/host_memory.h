@@ -12,10 +12,6 @@ namespace unpack::backend {
 // a tenth of a long prompt's time and the faults as much again.
 inline constexpr std::size_t kMapped = std::size_t{4} << 20;
 
-// Blocks that are larger are not passed on: those of very long prompts would stand beside all else
-// that a layer makes.
-inline constexpr std::size_t kPassedOn = std::size_t{192} << 20;
-
 // Throws where there is no room for it.
 std::shared_ptr<void> aligned_block(std::size_t bytes);
 
