@@ -34,7 +34,7 @@ print(next(line[9:] for line in lines if line.startswith("Version: ")))' "$file"
 for package in unpack-engine libunpack-dev python3-unpack-engine; do
   one "${package}_${version}_*.deb"
   same "$file" "$(dpkg-deb -f "$file" Version)"
-  dpkg-deb -c "$file" | grep -q "/usr/share/doc/$package/THIRD_PARTY_NOTICES.md" ||
+  dpkg-deb -c "$file" | grep -q "/usr/share/doc/$package/THIRD_PARTY_NOTICES.md\$" ||
     fail "$file has no notices"
 done
 

@@ -172,3 +172,10 @@ def test_a_release_refuses_packages_of_another_debian_and_deletes_nothing(tmp_pa
 )
 def test_every_package_takes_the_notices_along(place):
     assert "THIRD_PARTY_NOTICES.md" in (ROOT / place).read_text()
+
+
+def test_the_notices_of_debian_packages_are_not_compressed():
+    """debhelper compresses documents of more than 4 KiB, and the image keeps notices by name."""
+    assert "\tdh_compress -XTHIRD_PARTY_NOTICES.md\n" in (
+        ROOT / "packaging" / "debian" / "rules"
+    ).read_text()
