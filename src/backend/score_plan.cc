@@ -57,11 +57,11 @@ std::string way_name(Way way) {
 }
 
 int source_layers(const Writers& writers, int visible) {
-  int layers = 0;
-  for (int j = 0; j < visible; ++j) {
-    if (writers[j].kind == WriterKind::head) layers = writers[j].layer + 1;
+  // Asked for every row of scores, so from the end: layers stand in order.
+  for (int j = visible - 1; j >= 0; --j) {
+    if (writers[j].kind == WriterKind::head) return writers[j].layer + 1;
   }
-  return layers;
+  return 0;
 }
 
 bool heads_write_products(const ModelConfig& config) {
@@ -78,8 +78,8 @@ LayerPlan plan_layer(const ModelConfig& c, const Writers& writers, int layer, in
   const LayerConfig& shape = c.layer(layer);
   const double s = tokens, d = c.d_model, h = c.n_heads, g = c.n_kv_heads, e = c.d_head;
   const int cl = writers.visible_to_attention(layer), cm = writers.visible_to_mlp(layer);
-  double pairs = 0;
-  for (int q = 0; q < tokens; ++q) pairs += q + 1 - shape.first_source(q);
+  double pairs = s * (s + 1) / 2;
+  for (int q = 0; q < tokens && shape.window > 0; ++q) pairs -= shape.first_source(q);
   const bool may = heads_write_products(c);
   // Kept products are those of neurons.
   const Products heads = products == Products::none ? Products::none : Products::as_needed;
