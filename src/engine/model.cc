@@ -400,7 +400,11 @@ TargetInfo engine::resolve_target(const Model& model, const Target& target, int 
   };
   check(target.ids, "target");
   info.ids = target.ids;
-  if (info.ids.empty()) info.ids.push_back(engine::top_predictions(model, logits, 1)[0].id);
+  std::vector<double> own = logits;
+  engine::cap_logits(model.config(), own);
+  if (info.ids.empty())  // the first of the largest
+    info.ids.push_back(
+        static_cast<TokenId>(std::max_element(own.begin(), own.end()) - own.begin()));
   if (target.versus) {
     if (target.raw) throw UsageError("give versus or raw_logit, not both");
     if (target.versus->empty()) throw UsageError("the contrast set is empty");
@@ -426,8 +430,6 @@ TargetInfo engine::resolve_target(const Model& model, const Target& target, int 
     info.logit_difference =
         info.logit - std::accumulate(logits.begin(), logits.end(), 0.0) / logits.size();
   }
-  std::vector<double> own = logits;
-  engine::cap_logits(model.config(), own);
   const double total = engine::log_sum_exp(own);
   for (const TokenId id : info.ids) info.probability += std::exp(own[id] - total);
   return info;
