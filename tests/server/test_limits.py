@@ -60,20 +60,30 @@ def test_one_model_does_not_wait_for_another(server):
 
 
 def test_a_request_over_the_time_limit_is_given_up(start):
-    running = start("--time-limit", 1, "--max-tokens", 512)
+    """The limit counts the wait: of many that come at once, the later ones run over it, some
+    while they wait and one in the middle of its work.
+    """
+    running = start("--time-limit", 1, "--max-tokens", 512, "--max-waiting", 16)
     text = LONG
     while len(running.ok("tokenize", prompt=text)["tokens"]) < 400:
         text += " " + LONG[:200]
-    begin = time.monotonic()
-    status, answer = running.post(
-        "trace",
-        {"prompt": text, "top_paths": 5000, "tau": 1e-9, "tau_rule": "entry", "preset": "paper"},
-    )
-    took = time.monotonic() - begin
-    assert status in (200, 504) and (status == 200 or "limit of 1000 ms" in answer["error"])
-    assert took < 10
-    if status == 200:
-        pytest.skip("this machine is faster than the limit")
+    answers = []
+
+    def ask(i):
+        begin = time.monotonic()
+        status, answer = running.post(
+            "trace", {"prompt": f"{i} {text}", "top_paths": 5000, "preset": "paper"}
+        )
+        answers.append((status, answer, time.monotonic() - begin))
+
+    in_parallel(16, ask)
+    given_up = [answer["error"] for status, answer, _ in answers if status == 504]
+    assert {status for status, _, _ in answers} <= {200, 504}
+    assert all("limit of 1000 ms" in error for error in given_up), given_up
+    assert max(took for _, _, took in answers) < 10
+    assert running.ok("predict", prompt="still there")
+    if not given_up:
+        pytest.skip("this machine answers all of them within the limit")
 
 
 def test_closing_the_connection_stops_the_work(start):
@@ -81,10 +91,10 @@ def test_closing_the_connection_stops_the_work(start):
     text = LONG
     while len(running.ok("tokenize", prompt=text)["tokens"]) < 400:
         text += " " + LONG[:200]
-    body = json.dumps(
-        {"prompt": text, "top_paths": 5000, "tau": 1e-9, "tau_rule": "entry", "preset": "paper"}
-    ).encode()
-    for _ in range(4):
+    for index in range(4):
+        body = json.dumps(
+            {"prompt": f"{index} {text}", "top_paths": 5000, "preset": "paper"}
+        ).encode()
         with socket.create_connection(("127.0.0.1", running.port)) as connection:
             connection.sendall(
                 b"POST /api/trace HTTP/1.1\r\nHost: localhost\r\nContent-Type:"
