@@ -29,7 +29,9 @@ get_filename_component(cuda_libraries ${nvcc_folder}/../lib64 ABSOLUTE)
 
 set(nvcc_targets "")
 foreach(architecture IN LISTS UNPACK_CUDA_ARCHITECTURES)
-  list(APPEND nvcc_targets -gencode=arch=compute_${architecture},code=sm_${architecture})
+  # What Hopper alone has (pair_sums.cu) is for no other chip, so that it is no part of 90.
+  string(REGEX REPLACE "^90$" "90a" own ${architecture})
+  list(APPEND nvcc_targets -gencode=arch=compute_${own},code=sm_${own})
 endforeach()
 list(GET UNPACK_CUDA_ARCHITECTURES -1 newest)
 list(APPEND nvcc_targets -gencode=arch=compute_${newest},code=compute_${newest})

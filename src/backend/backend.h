@@ -161,6 +161,10 @@ class Backend : public Primitives, public ReadOps {
   }
   // `scores` concerns the router alone: its scores less their mean over all experts.
   virtual MlpSums mlp_sums(const MlpView& view, MlpSide side, Scores scores);
+  // l2 alone, of sums that a backend made without it.
+  virtual Array mlp_norms(const MlpView& view, MlpSide side) {
+    return mlp_sums(view, side, Scores::raw).l2;
+  }
 
   // Scores on demand
   // -----------------------------------------------------------------------------------------------

@@ -108,7 +108,7 @@ struct AttentionSums {
 
 struct MlpSums {
   Array sum, abs;  // [S, entries]; of the router [S, k]
-  Array l2;        // [S, Cl] || sM_j(q, .) ||_2
+  Array l2;        // [S, Cl] || sM_j(q, .) ||_2; a backend may leave it out: mlp_norms() has it
   Array last;  // [Cl, N] the scores at the last position, which most targets start from; where a
                // backend has it and it is small
 };

@@ -63,8 +63,14 @@ void queue_neurons(backend::DeviceCredit& device, const decompose::Decomposition
     const backend::MlpSide side = readers[i].side;
     const double weight = backend::reader_weight(options, shape, i);
     if (weight == 0 && out.neurons[i].shares.empty()) continue;
+    backend::MlpSums with_norms;
     const backend::MlpSums* sums =
         options.mlp == MlpRule::linearized ? nullptr : &d.mlp(layer, side, options.scores);
+    if (options.mlp == MlpRule::l2 && sums->l2.empty()) {
+      with_norms = *sums;
+      with_norms.l2 = d.mlp_norms(layer, side);
+      sums = &with_norms;
+    }
     device.neuron_edges(d.mlp_view(layer), side, sums, d.pre(layer, side, options.scores), queries,
                         numerators, weight, options, out.neurons[i]);
   }

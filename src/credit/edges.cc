@@ -294,7 +294,8 @@ std::array<std::vector<double>, backend::kMostReaders> Edges<T>::mlp_edges(
     };
     if (options_.mlp == MlpRule::l2) {
       const SideSums of = side_sums(l, side, queries);
-      const std::vector<double> l2 = downloaded(d, of.sums.l2);
+      const std::vector<double> l2 =
+          downloaded(d, of.sums.l2.empty() ? d.mlp_norms(l, side) : of.sums.l2);
       for (const int q : queries) {
         const auto from = l2.begin() + (of.one ? 0 : q * cm);
         out.insert(out.end(), from, from + cm);

@@ -413,6 +413,17 @@ const backend::MlpSums& Decomposition::mlp(int layer, backend::MlpSide side, Sco
   return lazy.layers[layer];
 }
 
+backend::Array Decomposition::mlp_norms(int layer, backend::MlpSide side,
+                                        const RunContext& context) const {
+  const backend::Array& made = mlp(layer, side, Scores::raw, context).l2;
+  if (!made.empty()) return made;
+  if (by_layer_) return backend_->mlp_norms(mlp_view(layer), side);
+  return kept(norms_[backend::neuron_side(side)], layer, [&](int l) {
+    context.report("layers", l, config().n_layers);
+    return backend_->mlp_norms(mlp_view(l), side);
+  });
+}
+
 template <typename Value>
 void Decomposition::keep(Lazy<Value>& lazy, std::vector<Value> made) const {
   for (const Value& of_layer : made) held_ += numbers(of_layer);

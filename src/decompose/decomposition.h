@@ -85,6 +85,8 @@ class Decomposition {
   backend::Array writer_keys(int layer, const RunContext& context = {}) const;
   const backend::MlpSums& mlp(int layer, backend::MlpSide side, Scores scores = Scores::raw,
                               const RunContext& context = {}) const;
+  // l2 of a side, where the sums have it or not.
+  backend::Array mlp_norms(int layer, backend::MlpSide side, const RunContext& context = {}) const;
   // Whether those of a layer are made only for who asks: a target wants them at its own position,
   // and nobody else reads them. mlp() then makes those of all positions.
   bool neurons_when_asked(int layer) const;
@@ -183,6 +185,7 @@ class Decomposition {
   mutable std::array<Lazy<backend::AttentionSums>, 2> attention_;
   mutable Lazy<backend::AttentionSums> moments_;            // where the sums have none
   mutable std::array<Lazy<backend::MlpSums>, 4> mlp_;       // gate, up, router raw and centred
+  mutable std::array<Lazy<backend::Array>, 2> norms_;       // gate, up, where the sums have none
   mutable std::array<Lazy<backend::MlpSums>, 2> last_mlp_;  // of the last layer: gate, up
   mutable AskedNeurons asked_;
   mutable Lazy<backend::Array> head_numerators_, mlp_numerators_, key_medians_, values_, keys_;

@@ -195,7 +195,7 @@ InteractionResult Prepared::interactions(std::optional<int> query, bool all,
       read(values.data() + static_cast<std::size_t>(h) * length * cl, cl, writers.head(l, h),
            result.attention);
     }
-    const backend::Array& l2 = d.mlp(l, backend::MlpSide::gate, Scores::raw, context).l2;
+    const backend::Array l2 = d.mlp_norms(l, backend::MlpSide::gate, context);
     values.resize(l2.size());
     d.backend().download(l2, 0, values);
     read(values.data(), cm, writers.mlp(l), result.mlp);

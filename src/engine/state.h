@@ -87,7 +87,8 @@ bool side_by_side(const Model& model, std::size_t count, int longest, const RunC
 // The ten most likely next tokens of a row of logits, and other readings of it.
 std::vector<Prediction> top_predictions(const Model& model, const std::vector<double>& logits,
                                         int top);
-double log_sum_exp(std::span<const double> logits);
+// With the backend's threads, where there is one: the same bits.
+double log_sum_exp(std::span<const double> logits, backend::Backend* backend = nullptr);
 // What the model itself calls logits: those of Backend::logits through a final soft cap.
 void cap_logits(const ModelConfig& config, std::span<double> logits);
 // Which experts every position used, layer by layer; `routings` holds nothing for dense layers.

@@ -91,8 +91,7 @@ Json strengths(const Prepared& prepared, const RunContext& context) {
     add(moments.k_std, d.writers().visible_to_attention(l), attention);
     add(moments.k_mean, d.writers().visible_to_attention(l), mean_signed);
     add(sums.v_scores, d.writers().visible_to_attention(l), values);
-    add(d.mlp(l, backend::MlpSide::gate, Scores::raw, context).l2, d.writers().visible_to_mlp(l),
-        mlp);
+    add(d.mlp_norms(l, backend::MlpSide::gate, context), d.writers().visible_to_mlp(l), mlp);
     add_summed_mlp_scores(d, vectors, l, mlp_signed);
   }
   const std::size_t width = d.config().d_model;

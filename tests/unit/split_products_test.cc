@@ -216,8 +216,12 @@ INSTANTIATE_TEST_SUITE_P(Types, StoredWeights,
                                                               backend::cuda::kBf16),
                                             ::testing::Bool()));
 
-TEST(SplitProducts, OfHeadsAreOneProductOfThreeTimesTheDepth) {
-  constexpr std::int64_t kHeads = 4, kWidth = 20, kOut = 17, kRows = 5, kGap = 2;
+// Numbers of a head that are whole eights, more than one kernel's row of them too, and others.
+class HeadProducts : public ::testing::TestWithParam<std::int64_t> {};
+
+TEST_P(HeadProducts, AreOneProductOfThreeTimesTheDepth) {
+  constexpr std::int64_t kHeads = 4, kWidth = 20, kRows = 5, kGap = 2;
+  const std::int64_t kOut = GetParam();
   const auto device = backend::cuda::Device::open(backend::cuda::emulated_table(), nullptr, false);
   backend::cuda::SplitProducts split(device, backend::cuda::SplitProducts::Mode::parts);
   const std::vector<float> rows = normal_numbers(kRows * kHeads * kWidth, 5),
@@ -254,6 +258,20 @@ TEST(SplitProducts, OfHeadsAreOneProductOfThreeTimesTheDepth) {
       }
     }
   }
+}
+
+INSTANTIATE_TEST_SUITE_P(Columns, HeadProducts, ::testing::Values(17, 18, 500));
+
+TEST(SplitProducts, HeadsOfRowsAreStacked) {
+  constexpr std::int64_t kHeads = 4, kWidth = 20, kRows = 5;
+  const auto device = backend::cuda::Device::open(backend::cuda::emulated_table(), nullptr, false);
+  backend::cuda::SplitProducts split(device, backend::cuda::SplitProducts::Mode::parts);
+  const std::vector<float> rows = normal_numbers(kRows * kHeads * kWidth, 5);
+  backend::Array a = device->floats(static_cast<std::int64_t>(rows.size()));
+  device->to_device(a.raw(), rows.data(), rows.size() * 4);
+  const auto at = [](const std::vector<float>& v, std::int64_t i) {
+    return static_cast<double>(v[i]);
+  };
   // Some heads of rows that have more.
   const backend::Array some = split.stack({backend::cuda::ptr(a), kWidth, kHeads, 1, 2, kRows * 2},
                                           backend::cuda::SplitProducts::Stacked::rows);
@@ -351,15 +369,15 @@ TEST(SplitProducts, AreInThePlanOfALength) {
   };
   EXPECT_EQ(way("bf16", false, 3, "neurons"), "two bf16 products");
   EXPECT_EQ(way("f16", false, 3, "neurons"), "two products of halves");
-  EXPECT_EQ(way("f32", false, 3, "neurons"), "three TF32 products");
+  EXPECT_EQ(way("f32", false, 3, "neurons"), "three products of halves");
   EXPECT_EQ(way("f32", true, 19, "neurons"), "single precision");
   EXPECT_EQ(way("f32", false, 19, "neurons"),
-            "heads through products of weights, three TF32 products");
+            "heads through products of weights, three products of halves");
   EXPECT_EQ(way("f32", false, 19, "keys"),
-            "projected, heads through products of weights, three TF32 products, summed on the "
+            "projected, heads through products of weights, three products of halves, summed on the "
             "chip");
   EXPECT_EQ(way("f32", false, 19, "queries"),
-            "projected, heads through products of weights, three TF32 products, summed on the "
+            "projected, heads through products of weights, three products of halves, summed on the "
             "chip");
   EXPECT_EQ(way("f32", true, 2, "keys"), "folded, single precision");
 }

@@ -67,6 +67,7 @@ class CudaBackend final : public Backend, public DeviceCredit, public DeviceMemo
   AttentionSums key_sums(const AttentionView& view, Scores scores) override;
   AttentionSums key_moments(const AttentionView& view) override;
   MlpSums mlp_sums(const MlpView& view, MlpSide side, Scores scores) override;
+  Array mlp_norms(const MlpView& view, MlpSide side) override;
 
   void key_scores_of_heads(const AttentionView& view, Scores scores, int query,
                            Array& out) override;
@@ -128,7 +129,12 @@ class CudaBackend final : public Backend, public DeviceCredit, public DeviceMemo
     const int* listed = nullptr;
     bool adds = false;
   };
-  void sum_neurons(const NeuronTile& tile, const Array& dev, float* sum, float* abs, float* l2);
+  void sum_neurons(const NeuronTile& tile, const Array& dev, float* sum, float* abs);
+  void norm_neurons(const NeuronTile& tile, const Array& dev, float* l2);
+  // Sums of the neurons of a layer without experts, or only the norms, which are read for few
+  // questions and take as long as the sums where a prompt is long.
+  enum class Wanted { sums, norms };
+  MlpSums dense_neurons(const MlpView& view, MlpSide side, Wanted wanted);
   MlpSums expert_sums(const MlpView& view, MlpSide side);
   MlpSums router_sums(const MlpView& view, Scores scores);
   // As many positions at a time as fit into a tile, all tiles of about one size.
@@ -155,6 +161,10 @@ class CudaBackend final : public Backend, public DeviceCredit, public DeviceMemo
   bool reads_sums(Side side, const AttentionView& view);  // in place of adding up scores
   bool folds(Side side, const AttentionView& view);
   bool folds(const DeviceMatrix& w, Index length, Index visible) const;
+  // Whether the vectors that pairs are folded into meet the writers in parts; and whether that is
+  // work enough for it, which says how signed sums are taken without parts, too.
+  bool folds_in_parts(Side side, const AttentionView& view);
+  bool large_fold(Index length, Index visible) const;
   // Sums of sizes without a tile of scores in memory: see UnpackPairSums.
   bool sums_on_chip(Side side, const AttentionView& view);
   struct ReachUnits {
@@ -179,7 +189,8 @@ class CudaBackend final : public Backend, public DeviceCredit, public DeviceMemo
   bool low_rank(const DeviceMatrix& w, Index length);
   Array head_product(int source, const SplitProducts::Weights& w);  // [H E, w.out]
   SplitProducts::HeadWeights by_head(const Array& product, Index columns, SplitProducts::Kind kind);
-  MlpSums low_rank_neurons(const MlpView& view, MlpSide side, const DeviceMatrix& matrix);
+  MlpSums low_rank_neurons(const MlpView& view, MlpSide side, const DeviceMatrix& matrix,
+                           Wanted wanted);
   // c[.., out] = writers W, of the `plain` ones at some positions, one after the other. `listed`:
   // the same on the device.
   template <typename ViewOf>
@@ -216,7 +227,7 @@ class CudaBackend final : public Backend, public DeviceCredit, public DeviceMemo
   PullBack pull_back(Side side, const AttentionView& view, const DeviceRoles& layer);
   Array pulled_back(PullBack pull, Index size);
   void folded_tile(Side side, const AttentionView& view, const DeviceRoles& layer, const Operand& w,
-                   Tile& tile);
+                   const SplitProducts::Parts* writers_in_parts, Tile& tile);
   // Projected keys (queries) of some heads, and the queries (keys) of all that meet them.
   struct TileFactors {
     UnpackFactors factors = UNPACK_FACTORS_SINGLE;

@@ -40,7 +40,13 @@ void CudaBackend::head_edges(const AttentionView& view, const AttentionSums& sum
   shares.gate = options.dispatch == Dispatch::gate ? 1 : 0;
   shares.centered = options.scores == Scores::centered ? 1 : 0;
   device_->launch(shares, heads * rows.count);
-  if (!out.query_edge.empty()) fold_to_writers(view, rows, query_coef, out.query_edge);
+  if (!out.query_edge.empty() && queries_too && cl == 1 && shares.centered == 0) {
+    device_->launch(QueriesOfOne{ptr(query_coef), ptr(sums.q_sum), rows.queries.get(),
+                                 rows.begin.get(), ptr(out.query_edge), rows.count, tri(length)},
+                    heads * rows.count);
+  } else if (!out.query_edge.empty()) {
+    fold_to_writers(view, rows, query_coef, out.query_edge);
+  }
   if (!out.value_edge.empty()) {
     device_->launch(ValueEdges{ptr(sums.v_scores), ptr(sums.v_sum), ptr(sums.v_abs),
                                ptr(out.value_edge), cl, options.beta, options.weights[2]},

@@ -80,17 +80,21 @@ void CudaBackend::multiply_plain(const ViewOf& view, const std::vector<int>& pla
   split_.multiply({ptr(made), d, nullptr, d, count * p, true}, w, c);
 }
 
-MlpSums CudaBackend::low_rank_neurons(const MlpView& view, MlpSide side,
-                                      const DeviceMatrix& matrix) {
+MlpSums CudaBackend::low_rank_neurons(const MlpView& view, MlpSide side, const DeviceMatrix& matrix,
+                                      Wanted wanted) {
   const Index d = config_.d_model, n = matrix.out, cl = view.visible, length = view.length,
               heads = config_.n_heads, width = heads * config_.d_head;
   const std::vector<int> plain = plain_writers(writers_, view.visible);
   const auto columns = device_->upload(std::span<const int>(plain));
   const auto p = static_cast<Index>(plain.size()), most = std::max(p, heads);
+  const bool norms = wanted == Wanted::norms;
   MlpSums sums;
-  sums.sum = device_->floats(length * n);
-  sums.abs = device_->floats(length * n);
-  sums.l2 = device_->floats(length * cl);
+  if (norms) {
+    sums.l2 = device_->floats(length * cl);
+  } else {
+    sums.sum = device_->floats(length * n);
+    sums.abs = device_->floats(length * n);
+  }
   const Index at_once = positions_at_once(length, most * n + 2 * std::max(d, width));
   Array tile = device_->floats(at_once * most * n);
   const SplitProducts::Weights weights = split_.weights(matrix);
@@ -100,8 +104,12 @@ MlpSums CudaBackend::low_rank_neurons(const MlpView& view, MlpSide side,
       const Index nq = std::min(at_once, length - q0);
       const NeuronRows rows{q0, nullptr, nullptr};
       make(q0, nq);
-      sum_neurons({ptr(tile), nq, writers, n, rows, cl, first, listed, listed == nullptr},
-                  *view.dev, nullptr, ptr(sums.abs), ptr(sums.l2));
+      const NeuronTile made{ptr(tile), nq, writers, n, rows, cl, first, listed, listed == nullptr};
+      if (norms) {
+        norm_neurons(made, *view.dev, ptr(sums.l2));
+      } else {
+        sum_neurons(made, *view.dev, nullptr, ptr(sums.abs));
+      }
     }
   };
   each_tile(p, 0, columns.get(), [&](Index q0, Index nq) {
@@ -116,7 +124,7 @@ MlpSums CudaBackend::low_rank_neurons(const MlpView& view, MlpSide side,
       split_.multiply_heads(z + q0 * width, nq, made, ptr(tile), heads * n);
     });
   }
-  neuron_read(view, side, nullptr, sums.sum);
+  if (!norms) neuron_read(view, side, nullptr, sums.sum);
   return sums;
 }
 
@@ -142,8 +150,7 @@ void CudaBackend::low_rank_project(const AttentionView& view, const Projection& 
     split_.multiply_heads(
         ptr(*view.z[at]) + first * each, positions,
         by_head(way.heads.empty() ? head_product(source, way.parts) : way.heads[at], n,
-                way.parts.kind == SplitProducts::Kind::bf16 ? SplitProducts::Kind::tf32
-                                                            : way.parts.kind),
+                SplitProducts::Kind::halves),
         ptr(out) + to * n, cl * n);
   }
 }

@@ -67,11 +67,13 @@ Index CudaBackend::positions_at_once(Index positions, Index floats_each) const {
   return (positions + tiles - 1) / tiles;
 }
 
-void CudaBackend::sum_neurons(const NeuronTile& tile, const Array& dev, float* sum, float* abs,
-                              float* l2) {
+void CudaBackend::sum_neurons(const NeuronTile& tile, const Array& dev, float* sum, float* abs) {
   device_->launch(NeuronSums{tile.scores, ptr(dev), sum, abs, tile.rows, tile.writers, tile.neurons,
                              tile.adds ? 1 : 0},
                   tile.nq * tile.neurons);
+}
+
+void CudaBackend::norm_neurons(const NeuronTile& tile, const Array& dev, float* l2) {
   device_->launch(NeuronNorms{tile.scores, ptr(dev), l2, tile.rows, tile.writers, tile.neurons,
                               tile.width, tile.first, tile.listed},
                   tile.nq * tile.writers);
@@ -80,15 +82,28 @@ void CudaBackend::sum_neurons(const NeuronTile& tile, const Array& dev, float* s
 MlpSums CudaBackend::mlp_sums(const MlpView& view, MlpSide side, Scores scores) {
   if (side == MlpSide::router) return router_sums(view, scores);
   if (view.routing != nullptr) return expert_sums(view, side);
+  return dense_neurons(view, side, Wanted::sums);
+}
+
+Array CudaBackend::mlp_norms(const MlpView& view, MlpSide side) {
+  if (side == MlpSide::router || view.routing != nullptr) return Backend::mlp_norms(view, side);
+  return dense_neurons(view, side, Wanted::norms).l2;
+}
+
+MlpSums CudaBackend::dense_neurons(const MlpView& view, MlpSide side, Wanted wanted) {
   const auto layer = on_device_.layer(view.layer);
   const DeviceMatrix& matrix = layer->matrix(matrix_of(side));
-  if (low_rank(matrix, view.length)) return low_rank_neurons(view, side, matrix);
+  if (low_rank(matrix, view.length)) return low_rank_neurons(view, side, matrix, wanted);
   const Index d = config_.d_model, n = config_.layer(view.layer).n_neurons, cl = view.visible,
               length = view.length;
+  const bool norms = wanted == Wanted::norms;
   MlpSums sums;
-  sums.sum = device_->floats(length * n);
-  sums.abs = device_->floats(length * n);
-  sums.l2 = device_->floats(length * cl);
+  if (norms) {
+    sums.l2 = device_->floats(length * cl);
+  } else {
+    sums.sum = device_->floats(length * n);
+    sums.abs = device_->floats(length * n);
+  }
   const Index at_once = positions_at_once(length, cl * (n + 2 * d));
   const bool split = split_.pays(matrix, at_once * cl), reads = split_.large(matrix, at_once * cl);
   const WriterProduct product(*this, matrix, split, at_once * cl);
@@ -100,10 +115,14 @@ MlpSums CudaBackend::mlp_sums(const MlpView& view, MlpSide side, Scores scores) 
       product.make({floats_at(writers), n_writers * d, nullptr, cl * d, some},
                    ptr(tile) + (begin - q0) * cl * n);
     });
-    sum_neurons({ptr(tile), nq, cl, n, rows, cl}, *view.dev, reads ? nullptr : ptr(sums.sum),
-                ptr(sums.abs), ptr(sums.l2));
+    const NeuronTile made{ptr(tile), nq, cl, n, rows, cl};
+    if (norms) {
+      norm_neurons(made, *view.dev, ptr(sums.l2));
+    } else {
+      sum_neurons(made, *view.dev, reads ? nullptr : ptr(sums.sum), ptr(sums.abs));
+    }
   }
-  if (reads) neuron_read(view, side, nullptr, sums.sum);
+  if (reads && !norms) neuron_read(view, side, nullptr, sums.sum);
   return sums;
 }
 
@@ -176,8 +195,9 @@ MlpSums CudaBackend::expert_sums(const MlpView& view, MlpSide side) {
       const Index m = std::min(at_once, part.begin + part.count - begin);
       const NeuronRows rows{0, s.rows + begin, s.slots + begin};
       product.make({ptr(*view.writers), stride, s.rows + begin, cl * d, m}, ptr(tile));
-      sum_neurons({ptr(tile), m, cl, n, rows, cl}, *view.dev, ptr(sums.sum), ptr(sums.abs),
-                  ptr(norms));
+      const NeuronTile made{ptr(tile), m, cl, n, rows, cl};
+      sum_neurons(made, *view.dev, ptr(sums.sum), ptr(sums.abs));
+      norm_neurons(made, *view.dev, ptr(norms));
     }
   }
   device_->launch(SlotNorms{ptr(norms), ptr(sums.l2), cl, s.k}, length * cl);
@@ -207,8 +227,9 @@ MlpSums CudaBackend::router_sums(const MlpView& view, Scores scores) {
     device_->launch(PickExperts{ptr(tile), s.expert + q0 * s.k, ptr(picked), cl, experts, s.k,
                                 scores == Scores::centered ? 1 : 0},
                     nq * cl);
-    sum_neurons({ptr(picked), nq, cl, s.k, rows, cl}, *view.dev, ptr(sums.sum), ptr(sums.abs),
-                ptr(sums.l2));
+    const NeuronTile made{ptr(picked), nq, cl, s.k, rows, cl};
+    sum_neurons(made, *view.dev, ptr(sums.sum), ptr(sums.abs));
+    norm_neurons(made, *view.dev, ptr(sums.l2));
   }
   return sums;
 }

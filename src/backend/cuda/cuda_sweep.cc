@@ -76,7 +76,14 @@ void CudaBackend::sweep(std::span<const Layer> layers, Scores scores, int positi
     device_->launch(ValueCredit{state, ptr(layer.heads.entry), static_cast<double*>(values.get()),
                                 part, writers, layer.first_head, length, pairs, group},
                     groups * length);
-    const Array keys = fold_keys(view, coef);
+    Array keys;
+    if (view.visible == 1 && scores == Scores::raw && !layer.sums->k_sum.empty()) {
+      keys = device_->floats(length);
+      device_->launch(KeysOfOne{ptr(coef), ptr(layer.sums->k_sum), ptr(keys), heads, length, pairs},
+                      length);
+    } else {
+      keys = fold_keys(view, coef);
+    }
     if (scores == Scores::centered)
       device_->launch(CenteredKeys{ptr(coef), ptr(layer.sums->k_mean), ptr(keys), length, pairs,
                                    heads, view.visible},

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define UNPACK_DEVICE_TABLE_VERSION 6
+#define UNPACK_DEVICE_TABLE_VERSION 7
 #define UNPACK_DEVICE_TABLE_SYMBOL "unpack_device_table"
 
 #ifdef __cplusplus
@@ -52,7 +52,8 @@ typedef struct {
   int keys;          /* columns are keys */
   const float* rows; /* [length, row_heads, e] */
   int64_t row_heads;
-  const float* columns;  /* [count, visible, groups where keys are scored, else heads, e] */
+  float* columns;        /* [count, visible, groups where keys are scored, else heads, e]; what is
+                          * there afterwards is not said */
   const float* row_unit; /* powers of two that bring rows and columns into the range of halves */
   const float* column_unit;
   int64_t first, count; /* positions of the columns */

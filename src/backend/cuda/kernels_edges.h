@@ -77,6 +77,26 @@ struct HeadShares {
   }
 };
 
+// Where one writer alone is visible, all of a sum is its score: what comes of both has no rounding
+// of the sum's own, which next to 0 is larger than the sum. One row per (h, i).
+struct QueriesOfOne {
+  const float* coef;  // [H, sources of all rows]
+  const float* sum;   // [H, tri]
+  const int* queries;
+  const Index* begin;  // [rows + 1]
+  float* out;          // [H, rows]
+  Index rows, pairs;
+  template <typename Group>
+  UNPACK_BODY void operator()(Group& g, Index index) const {
+    const Index h = index / rows, i = index % rows, q = queries[i];
+    const float* own = coef + h * begin[rows] + begin[i];
+    const float* all = sum + h * pairs + pairs_before(q);
+    const double total =
+        g.sum(q + 1, [&](Index s) { return static_cast<double>(own[s]) * all[s]; });
+    g.each(1, [&](Index) { out[index] = total; });
+  }
+};
+
 struct ValueEdges {  // out[G, S, Cl] = weight v_scores / SafeDenom
   const float* scores;
   const float* sum;

@@ -237,18 +237,16 @@ struct LargestOfWeights {
 struct UnitOfParts {  // one row
   const float* parts;
   Index count;
-  float* unit;
+  const float* other;  // unit of the other factor; null: 1
+  float* unit;         // and behind it what a product of both is multiplied by
   template <typename Group>
   UNPACK_BODY void operator()(Group& group, Index) const {
     const double most = group.largest(count, [&](Index i) { return parts[i]; });
-    group.each(1, [&](Index) { unit[0] = unit_of(most); });
+    group.each(1, [&](Index) {
+      unit[0] = unit_of(most);
+      unit[1] = 1.0F / unit[0] / (other != nullptr ? *other : 1.0F);
+    });
   }
-};
-struct OutOfUnits {  // what a product of numbers in two units is multiplied by
-  const float* a;
-  const float* b;  // null: 1
-  float* out;
-  UNPACK_BODY void operator()(Index) const { out[0] = 1.0F / *a / (b != nullptr ? *b : 1.0F); }
 };
 
 // Parts one behind the other, so that one product of three times the depth adds up three of them:
@@ -278,7 +276,6 @@ struct StackParts {
       place = (g * rows + row) * each + member;
     }
     place = place * 3 * size + x;
-    const int lanes = quads ? 4 : 1;
     Quad<float> value{};
     if (quads) {
       value = quad_at(value_at);
@@ -287,14 +284,14 @@ struct StackParts {
     }
     if (bf16) {
       Quad<std::uint16_t> high{}, low{};
-      for (int k = 0; k < lanes; ++k) {
+      for (int k = 0; k < kLanes; ++k) {
         high.x[k] = bf16_bits(value.x[k]);
         low.x[k] = bf16_bits(value.x[k] - base::bf16_value(high.x[k]));
       }
       put(static_cast<std::uint16_t*>(to) + place, size, high, low);
     } else if (unit != nullptr) {
       Quad<std::uint16_t> high{}, low{};
-      for (int k = 0; k < lanes; ++k) {
+      for (int k = 0; k < kLanes; ++k) {
         const float y = value.x[k] * *unit;
         high.x[k] = f16_bits(y);
         low.x[k] = f16_bits(y - base::f16_value(high.x[k]));
@@ -302,7 +299,7 @@ struct StackParts {
       put(static_cast<std::uint16_t*>(to) + place, size, high, low);
     } else {
       Quad<float> high{}, low{};
-      for (int k = 0; k < lanes; ++k) {
+      for (int k = 0; k < kLanes; ++k) {
         high.x[k] = tf32_rounded(value.x[k]);
         low.x[k] = tf32_rounded(value.x[k] - high.x[k]);
       }
@@ -319,6 +316,53 @@ struct StackParts {
         out[k * size] = part.x[0];
       }
     }
+  }
+};
+
+// The same of whole heads, weights [heads, E, inner]: to[heads, 3, E, inner] of two bytes, the low
+// part in the middle. One row per kStackRun numbers of a head; `size`, a whole number of eights, is
+// a head's.
+inline constexpr Index kStackRun = 8192;
+template <typename T>
+struct alignas(8 * sizeof(T)) Eight {
+  T x[8];
+};
+struct StackHeads {
+  const float* from;
+  std::uint16_t* to;
+  Index size;
+  Index runs;         // of a head
+  const float* unit;  // halves in this unit; null: bf16
+  template <typename Group>
+  UNPACK_BODY void operator()(Group& group, Index row) const {
+    const Index head = row / runs, first = row % runs * kStackRun;
+    const Index n = size - first < kStackRun ? size - first : kStackRun;
+    const float* const source = from + head * size + first;
+    std::uint16_t* const out = to + head * 3 * size + first;
+    const float by = unit != nullptr ? *unit : 1.0F;
+    group.each(n / 8, [&](Index i) {
+      Eight<std::uint16_t> high, low;
+      for (int half = 0; half < 2; ++half) {
+        const Quad<float> value = quad_at(source + i * 8 + half * 4);
+        for (int k = 0; k < 4; ++k) {
+          const int at = half * 4 + k;
+          if (unit == nullptr) {
+            high.x[at] = bf16_bits(value.x[k]);
+            low.x[at] = bf16_bits(value.x[k] - base::bf16_value(high.x[at]));
+          } else {
+            const float y = value.x[k] * by;
+            high.x[at] = f16_bits(y);
+            low.x[at] = f16_bits(y - base::f16_value(high.x[at]));
+          }
+        }
+      }
+      put(out + i * 8, high);
+      put(out + size + i * 8, low);
+      put(out + 2 * size + i * 8, high);
+    });
+  }
+  UNPACK_BODY static void put(std::uint16_t* at, const Eight<std::uint16_t>& x) {
+    *reinterpret_cast<Eight<std::uint16_t>*>(at) = x;
   }
 };
 

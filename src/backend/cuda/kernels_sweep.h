@@ -62,6 +62,22 @@ struct KeyCredit {  // out[H, tri] = credit of (q, h) times its key coefficients
   }
 };
 
+struct KeysOfOne {    // out[S] of the one visible writer (QueriesOfOne), one row per source
+  const float* coef;  // [H, tri]
+  const float* sum;
+  float* out;
+  Index heads, length, pairs;
+  template <typename Group>
+  UNPACK_BODY void operator()(Group& g, Index s) const {
+    const Index queries = length - s;
+    const double total = g.sum(heads * queries, [&](Index i) {
+      const Index at = i / queries * pairs + pairs_before(s + i % queries) + s;
+      return static_cast<double>(coef[at]) * sum[at];
+    });
+    g.each(1, [&](Index) { out[s] = total; });
+  }
+};
+
 struct ValueCredit {  // out[G, S] = what reaches the values of a source
   const double* credit;
   const float* entry;

@@ -11,9 +11,7 @@ namespace unpack::backend::cuda {
 namespace {
 
 SplitProducts::Kind kind_of(const DeviceMatrix& w) {
-  return w.type == kF32   ? SplitProducts::Kind::tf32
-         : w.type == kF16 ? SplitProducts::Kind::halves
-                          : SplitProducts::Kind::bf16;
+  return w.type == kF32 || w.type == kF16 ? SplitProducts::Kind::halves : SplitProducts::Kind::bf16;
 }
 
 std::size_t factor_bytes(SplitProducts::Kind kind) {
@@ -40,53 +38,62 @@ bool SplitProducts::large(const DeviceMatrix& w, Index rows) const {
   return static_cast<double>(rows) * w.in * w.out >= from_;
 }
 
+bool SplitProducts::large(double multiplications) const {
+  return mode_ != Mode::tf32 && multiplications >= from_;
+}
+
 bool SplitProducts::pays(const DeviceMatrix& w, Index rows) const {
   return allowed() && large(w, rows);
 }
 
-// On an H200 with cuBLAS: single precision 52 TFLOP/s, two products of two bytes 348, one of TF32
-// about 340.
+// On an H200 with cuBLAS: single precision 52 TFLOP/s, two products of two bytes 348.
 double SplitProducts::gain(const DeviceMatrix& w) const {
-  constexpr double kSingle = 52, kTwoOfTwoBytes = 348, kTf32 = 340;
-  return (w.type == kF32 ? kTf32 / 3 : kTwoOfTwoBytes) / kSingle;
+  constexpr double kSingle = 52, kTwoOfTwoBytes = 348;
+  return (w.type == kF32 ? kTwoOfTwoBytes * 2 / 3 : kTwoOfTwoBytes) / kSingle;
 }
 
 const char* SplitProducts::words(const DeviceMatrix& w) const {
-  switch (kind_of(w)) {
-    case Kind::tf32:
-      return "three TF32 products";
-    case Kind::bf16:
-      return "two bf16 products";
-    default:
-      return "two products of halves";
-  }
+  if (kind_of(w) == Kind::bf16) return "two bf16 products";
+  return w.type == kF32 ? "three products of halves" : "two products of halves";
 }
 
 template <typename Largest>
-Array SplitProducts::unit_of_all(Largest largest, Index count) {
+Array SplitProducts::unit_of_all(Largest largest, Index count, const Array& other) {
   const Index parts = (count + kLargestPart - 1) / kLargestPart;
   const Array some = device_->floats(parts);
-  Array unit = device_->floats(1);
+  Array unit = device_->floats(2);
   largest.count = count;
   largest.out = ptr(some);
   device_->launch(largest, parts);
-  device_->launch(UnitOfParts{ptr(some), parts, ptr(unit)}, 1);
+  device_->launch(UnitOfParts{ptr(some), parts, maybe(other), ptr(unit)}, 1);
   return unit;
 }
 
-Array SplitProducts::unit_of_rows(const float* rows, Index count) {
+Array SplitProducts::unit_of_rows(const float* rows, Index count, const Array& other) {
   LargestOfRuns largest{};
   largest.runs = {rows, count, nullptr, 0, 0, count, count, nullptr, 1.0F};
   largest.quads = in_quads(count) ? 1 : 0;
-  return unit_of_all(largest, count);
+  return unit_of_all(largest, count, other);
 }
 
-Array SplitProducts::out_of_units(const Array& a, const Array& b) {
-  if (a.empty()) return {};
-  Array out = device_->floats(1);
-  device_->launch(OutOfUnits{ptr(a), maybe(b), ptr(out)}, 1);
-  return out;
+// It stays the same as long as the weights do.
+Array SplitProducts::unit_of_weights(const DeviceMatrix& w, const ScaledWeights& stored,
+                                     int quads) {
+  std::lock_guard lock(units_mutex_);
+  auto& [weights, unit] = units_[w.data.get()];
+  if (unit.empty() || weights.lock() != w.data) {
+    weights = w.data;
+    unit = unit_of_all(LargestOfWeights{stored, 0, quads, nullptr}, w.in * w.out, {});
+  }
+  return unit;
 }
+
+namespace {
+
+// Of halves, behind their unit.
+const float* times(const Array& unit) { return unit.empty() ? nullptr : ptr(unit) + 1; }
+
+}  // namespace
 
 Halves SplitProducts::Parts::to(Kind kind) const {
   return {high.get(), low.get(), rest.get(), maybe(unit), kind == Kind::bf16 ? 1 : 0};
@@ -109,12 +116,14 @@ SplitProducts::Weights SplitProducts::weights(const DeviceMatrix& w) {
   const int quads = in_quads(size) ? 1 : 0;
   const std::size_t bytes = size * factor_bytes(out.kind);
   Parts made{device_->bytes(bytes), nullptr, nullptr, {}};
-  if (out.kind == Kind::tf32) made.low = device_->bytes(bytes);
   // As they are stored: neither their factor nor the norm's weight is part of them.
-  device_->launch(
-      SplitScaled{
-          {w.data.get(), w.type, 1.0F, 0, w.in, w.out, nullptr, 1.0F}, made.to(out.kind), quads},
-      quads != 0 ? size / kLanes : size);
+  const ScaledWeights stored{w.data.get(), w.type, 1.0F, 0, w.in, w.out, nullptr, 1.0F};
+  if (out.kind == Kind::halves) {
+    made.low = device_->bytes(bytes);
+    made.unit = unit_of_weights(w, stored, quads);
+    out.unit = made.unit;
+  }
+  device_->launch(SplitScaled{stored, made.to(out.kind), quads}, quads != 0 ? size / kLanes : size);
   out.keep_high = made.high;
   out.keep_low = made.low;
   out.high = out.keep_high.get();
@@ -136,18 +145,38 @@ SplitProducts::Parts SplitProducts::parts(const Runs& runs, const Weights& w) {
                           runs.run,  w.in,        w.scale,   w.factor};
   Parts out = room_for(size, runs.whole, w.kind);
   if (w.kind == Kind::halves)
-    out.unit = unit_of_all(LargestOfRuns{scaled, 0, quads, nullptr}, size);
+    out.unit = unit_of_all(LargestOfRuns{scaled, 0, quads, nullptr}, size, w.unit);
   device_->launch(SplitRows{scaled, out.to(w.kind), quads}, quads != 0 ? size / kLanes : size);
   return out;
 }
 
+SplitProducts::Parts SplitProducts::rows(const Runs& runs, Index columns, const Array& other) {
+  Weights w;
+  w.kind = Kind::halves;
+  w.in = columns;
+  w.unit = other;
+  return parts(runs, w);
+}
+
+void SplitProducts::multiply(const Parts& a, Index a_at, const Parts& b, Index b_at,
+                             UnpackGemm call) {
+  const auto product = [&](const std::shared_ptr<void>& x, const std::shared_ptr<void>& y) {
+    call.a = static_cast<const std::uint16_t*>(x.get()) + a_at;
+    call.b = static_cast<const std::uint16_t*>(y.get()) + b_at;
+    device_->gemm(call, UNPACK_FACTORS_HALVES, times(a.unit));
+    call.accumulate = 1;
+  };
+  product(a.low, b.high);
+  product(a.high, b.low);
+  product(a.high, b.high);
+}
+
 // The small parts first.
 void SplitProducts::add_up(const Parts& rows, const Weights& w, UnpackGemm call) {
-  const Array times = out_of_units(rows.unit, {});
   const auto product = [&](const std::shared_ptr<void>& a, const void* b) {
     call.a = a.get();
     call.b = b;
-    device_->gemm(call, factors_of(w.kind), maybe(times));
+    device_->gemm(call, factors_of(w.kind), times(rows.unit));
     call.accumulate = 1;
   };
   if (rows.rest) product(rows.rest, w.high);
@@ -169,7 +198,7 @@ void SplitProducts::multiply_stored(const DeviceMatrix& from, const Weights& w, 
                              from.in,         from.out,  w.scale,     w.factor};
   Parts rows = room_for(size, false, w.kind);
   if (w.kind == Kind::halves)
-    rows.unit = unit_of_all(LargestOfWeights{stored, 0, quads, nullptr}, size);
+    rows.unit = unit_of_all(LargestOfWeights{stored, 0, quads, nullptr}, size, w.unit);
   device_->launch(SplitScaled{stored, rows.to(w.kind), quads}, quads != 0 ? size / kLanes : size);
   add_up(rows, w,
          {(w.turned ? UNPACK_B_TRANSPOSED : 0) | (from.turned ? UNPACK_A_TRANSPOSED : 0), 0,
@@ -182,6 +211,15 @@ std::shared_ptr<void> SplitProducts::stacked(const Heads& h, Index inner, Stacke
   const Index size = h.count * h.e * inner;
   const bool quads = in_quads(h.e * inner);
   std::shared_ptr<void> out = device_->bytes((3 * size) * factor_bytes(kind));
+  const Index each = h.e * inner;
+  const bool whole = h.own == h.taken && h.first == 0 && h.groups == 1 && as == Stacked::others;
+  if (whole && kind != Kind::tf32 && each % 8 == 0) {
+    const Index runs = (each + kStackRun - 1) / kStackRun;
+    device_->launch(
+        StackHeads{h.from, static_cast<std::uint16_t*>(out.get()), each, runs, maybe(unit)},
+        h.count * runs);
+    return out;
+  }
   device_->launch(StackParts{h.from, out.get(), h.e, inner, h.own, h.first, h.taken,
                              as == Stacked::rows ? 0 : 1, h.count / h.taken, h.groups, maybe(unit),
                              kind == Kind::bf16 ? 1 : 0, quads ? 1 : 0},
@@ -195,7 +233,7 @@ Array SplitProducts::stack(const Heads& h, Stacked as) {
 
 SplitProducts::HeadWeights SplitProducts::head_weights(const Array& w, Index heads, Index e,
                                                        Index out, Kind kind) {
-  const Array unit = kind == Kind::halves ? unit_of_rows(ptr(w), heads * e * out) : Array();
+  const Array unit = kind == Kind::halves ? unit_of_rows(ptr(w), heads * e * out, {}) : Array();
   return {stacked({ptr(w), e, 1, 0, 1, heads}, out, Stacked::others, kind, unit),
           heads,
           e,
@@ -207,12 +245,12 @@ SplitProducts::HeadWeights SplitProducts::head_weights(const Array& w, Index hea
 void SplitProducts::multiply_heads(const float* rows, Index count, const HeadWeights& w, float* c,
                                    Index ldc) {
   const Index depth = 3 * w.e;
-  const Array unit = w.kind == Kind::halves ? unit_of_rows(rows, count * w.heads * w.e) : Array();
+  const Array unit =
+      w.kind == Kind::halves ? unit_of_rows(rows, count * w.heads * w.e, w.unit) : Array();
   const auto a = stacked({rows, w.e, 1, 0, 1, count * w.heads}, 1, Stacked::rows, w.kind, unit);
-  const Array times = out_of_units(unit, w.unit);
   device_->gemm({0, 0, count, w.out, depth, a.get(), w.heads * depth, depth, w.stacked.get(), w.out,
                  depth * w.out, c, ldc, w.out, w.heads},
-                factors_of(w.kind), maybe(times));
+                factors_of(w.kind), times(unit));
 }
 
 }  // namespace unpack::backend::cuda

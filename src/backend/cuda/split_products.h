@@ -1,11 +1,13 @@
 // Products of single precision as sums of tensor-core products. Weights of two bytes or four bits
 // are exact factors there, once the norm's weight is on the other side. Rows that meet float16 are
-// the sum of two halves in a unit of theirs, which has 22 bits; those that meet bfloat16 the sum of
-// two such numbers, which has 16; single-precision weights and their rows the sums of two TF32
-// numbers.
+// the sum of two halves in a unit of theirs, which has 22 bits, and so are single-precision weights
+// and their rows; those that meet bfloat16 are the sum of two such numbers, which has 16.
 #pragma once
 
 #include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
 
 #include "backend/cuda/device.h"
 #include "backend/cuda/device_weights.h"
@@ -39,11 +41,13 @@ class SplitProducts {
     Index in = 0, out = 0;
     const float* scale = nullptr;  // [in] for the rows
     float factor = 1;
+    Array unit;  // of halves that were taken apart; empty: they are as they are stored
   };
   Weights weights(const DeviceMatrix& w);
 
-  // A power of two that brings so many numbers into the range of halves, on the device.
-  Array unit_of_rows(const float* rows, Index count);
+  // A power of two that brings so many numbers into the range of halves, on the device. Behind it
+  // stands what their product with numbers in the unit `other` (empty: 1) is multiplied by.
+  Array unit_of_rows(const float* rows, Index count, const Array& other = {});
 
   // Runs of `run` numbers, rows of w.in each, `stride` apart; `rows` names them where they are not
   // the first ones. `whole`: all 24 bits of them, in three factors where two have 16. With `per`
@@ -58,6 +62,20 @@ class SplitProducts {
   };
   // c[all rows, out] = rows W, rows of c `ldc` apart; 0: without gaps.
   void multiply(const Runs& runs, const Weights& w, float* c, Index ldc = 0);
+  // Numbers of which both factors of a product are made: rows that are the sum of two halves in a
+  // unit of theirs, and what their product with others is multiplied by.
+  struct Parts {
+    std::shared_ptr<void> high, low, rest;
+    Array unit;  // of halves
+    Halves to(Kind kind) const;
+  };
+  Parts rows(const Runs& runs, Index columns, const Array& other = {});
+  // Whether so many multiplications of such numbers are made in parts where that is allowed.
+  bool large(double multiplications) const;
+  // The call's factors are rows of a from its number a_at on, and of b from b_at on; a's unit was
+  // made with b's.
+  void multiply(const Parts& a, Index a_at, const Parts& b, Index b_at, UnpackGemm call);
+
   // c[from.in, out] = from W, of weights [from.in, w.in] as they are stored.
   void multiply_stored(const DeviceMatrix& from, const Weights& w, float* c);
   // Three products as one of three times the depth: what it adds up is written once.
@@ -83,17 +101,12 @@ class SplitProducts {
   void multiply_heads(const float* rows, Index count, const HeadWeights& w, float* c, Index ldc);
 
  private:
-  struct Parts {
-    std::shared_ptr<void> high, low, rest;
-    Array unit;  // of halves
-    Halves to(Kind kind) const;
-  };
   Parts parts(const Runs& runs, const Weights& w);
   Parts room_for(Index size, bool whole, Kind kind);
   // The unit of what a kernel Largest says of `count` numbers.
   template <typename Largest>
-  Array unit_of_all(Largest largest, Index count);
-  Array out_of_units(const Array& a, const Array& b);  // empty: there are none
+  Array unit_of_all(Largest largest, Index count, const Array& other);
+  Array unit_of_weights(const DeviceMatrix& w, const ScaledWeights& stored, int quads);
   void add_up(const Parts& rows, const Weights& w, UnpackGemm call);
   std::shared_ptr<void> stacked(const Heads& heads, Index inner, Stacked as, Kind kind,
                                 const Array& unit);
@@ -101,6 +114,8 @@ class SplitProducts {
   std::shared_ptr<Device> device_;
   Mode mode_;
   Index from_ = 0;  // multiplications
+  std::mutex units_mutex_;
+  std::unordered_map<const void*, std::pair<std::weak_ptr<void>, Array>> units_;
 };
 
 }  // namespace unpack::backend::cuda

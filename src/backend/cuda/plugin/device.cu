@@ -18,6 +18,7 @@ thread_local bool last_was_memory = false;
 
 constexpr std::size_t kPinnedBytes = std::size_t{32} << 20;
 constexpr std::size_t kStagingBytes = std::size_t{16} << 20;
+constexpr std::size_t kSmallDownload = std::size_t{256} << 10;
 constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
 constexpr Index kTileBytes = Index{768} << 20;
 constexpr Index kFewRows = 48;
@@ -58,6 +59,10 @@ void close_device(void* device) {
   if (s.workspace != nullptr) (void)cudaFree(s.workspace);
   if (s.numbers != nullptr) (void)cudaFree(s.numbers);
   if (s.pinned != nullptr) (void)cudaFreeHost(s.pinned);
+  for (Download& download : s.downloads) {
+    if (download.memory != nullptr) (void)cudaFreeHost(download.memory);
+    if (download.there != nullptr) (void)cudaEventDestroy(download.there);
+  }
   for (Staging& part : s.staging) {
     if (part.memory != nullptr) (void)cudaFreeHost(part.memory);
     if (part.left != nullptr) (void)cudaEventDestroy(part.left);
@@ -318,8 +323,50 @@ int join(void* device) {
   return check(cudaStreamWaitEvent(s.stream, s.arrived, 0), "an event");
 }
 
+namespace {
+
+// One that nobody has, or null: all are taken, or there is no pinned memory for one more.
+Download* taken_download(State& s) {
+  std::lock_guard lock(s.downloads_mutex);
+  for (Download& download : s.downloads) {
+    if (download.taken) continue;
+    if (download.there == nullptr &&
+        (cudaEventCreateWithFlags(&download.there, cudaEventDisableTiming) != cudaSuccess ||
+         cudaMallocHost(&download.memory, kSmallDownload) != cudaSuccess)) {
+      (void)cudaGetLastError();
+      if (download.there != nullptr) (void)cudaEventDestroy(download.there);
+      download.there = nullptr;
+      download.memory = nullptr;
+      return nullptr;
+    }
+    download.taken = true;
+    return &download;
+  }
+  return nullptr;
+}
+
+int small_to_host(State& s, const Download& by, void* to, const void* from, std::size_t bytes) {
+  if (check(cudaMemcpyAsync(by.memory, from, bytes, cudaMemcpyDeviceToHost, s.stream),
+            "copying to the host") ||
+      check(cudaEventRecord(by.there, s.stream), "an event") ||
+      check(cudaEventSynchronize(by.there), "the work before a copy"))
+    return 1;
+  std::memcpy(to, by.memory, bytes);
+  return 0;
+}
+
+}  // namespace
+
 int to_host(void* device, void* to, const void* from, std::size_t bytes) {
   State& s = of(device);
+  if (bytes <= kSmallDownload) {
+    if (Download* by = taken_download(s)) {
+      const int status = small_to_host(s, *by, to, from, bytes);
+      std::lock_guard lock(s.downloads_mutex);
+      by->taken = false;
+      return status;
+    }
+  }
   std::lock_guard lock(s.pinned_mutex);
   for (std::size_t at = 0; at < bytes; at += kPinnedBytes) {
     const std::size_t n = bytes - at < kPinnedBytes ? bytes - at : kPinnedBytes;

@@ -25,6 +25,14 @@ struct Staging {
   cudaEvent_t left = nullptr;  // once what was put there last is on the device
 };
 
+// Pinned memory of a small download: whoever has it waits for his own copy alone, so that the
+// search for paths, whose threads all ask for a row, does not stand in line.
+struct Download {
+  void* memory = nullptr;
+  cudaEvent_t there = nullptr;
+  bool taken = false;
+};
+
 // Memory in use. Small pieces, which a trace of a short prompt takes and gives back a thousand
 // times, are kept by size when they are given back: all work with them is queued on one stream,
 // where the next user's comes behind the last one's.
@@ -68,8 +76,10 @@ struct State {
   std::mutex blas_mutex;  // a handle serves one thread at a time
   void* workspace = nullptr;
   float* numbers = nullptr;  // 0 and 1, on the device
-  void* pinned = nullptr;    // downloads pass through it
+  void* pinned = nullptr;    // large downloads pass through it
   std::mutex pinned_mutex;
+  Download downloads[16];  // and small ones through these
+  std::mutex downloads_mutex;
   Staging staging[4];  // some are filled while others are on their way
   std::size_t next_staging = 0;
   std::mutex staging_mutex;
