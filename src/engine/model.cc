@@ -258,7 +258,7 @@ std::vector<Prediction> engine::top_predictions(const Model& model,
     return x != y ? x > y : a < b;
   };
   std::partial_sort(order.begin(), order.begin() + n, order.end(), before);
-  const double total = engine::log_sum_exp(logits);
+  const double total = engine::log_sum_exp(logits, engine::state_of(model)->backend.get());
   std::vector<Prediction> out;
   for (std::size_t i = 0; i < n; ++i) {
     const double logit = logits[order[i]];

@@ -270,8 +270,6 @@ double device_memory_cost(const ModelConfig& c, const Writers& writers, int toke
   const bool on_chip = raw && parts && !table && !folded && backend::cuda::on_chip_depth(c.d_head);
   bytes += 2 * s * layers * count * ((on_chip ? 1 : 3) * h + 2 * g);  // edges, moments, values
   double keys = 0, queries = 0, products = 0;
-  const double in_parts = kBytes * s * count * d;
-  if (folded && parts && in_parts <= backend::cuda::kProjectedTiles * kTile) keys = in_parts;
   const double tile = std::min(kTile, kBytes * s * count * (widest + 2 * d));
   if (!folded) {
     const auto stacked = [&](bool of_keys) {

@@ -161,10 +161,6 @@ class CudaBackend final : public Backend, public DeviceCredit, public DeviceMemo
   bool reads_sums(Side side, const AttentionView& view);  // in place of adding up scores
   bool folds(Side side, const AttentionView& view);
   bool folds(const DeviceMatrix& w, Index length, Index visible) const;
-  // Whether the vectors that pairs are folded into meet the writers in parts; and whether that is
-  // work enough for it, which says how signed sums are taken without parts, too.
-  bool folds_in_parts(Side side, const AttentionView& view);
-  bool large_fold(Index length, Index visible) const;
   // Sums of sizes without a tile of scores in memory: see UnpackPairSums.
   bool sums_on_chip(Side side, const AttentionView& view);
   struct ReachUnits {
@@ -227,7 +223,7 @@ class CudaBackend final : public Backend, public DeviceCredit, public DeviceMemo
   PullBack pull_back(Side side, const AttentionView& view, const DeviceRoles& layer);
   Array pulled_back(PullBack pull, Index size);
   void folded_tile(Side side, const AttentionView& view, const DeviceRoles& layer, const Operand& w,
-                   const SplitProducts::Parts* writers_in_parts, Tile& tile);
+                   Tile& tile);
   // Projected keys (queries) of some heads, and the queries (keys) of all that meet them.
   struct TileFactors {
     UnpackFactors factors = UNPACK_FACTORS_SINGLE;

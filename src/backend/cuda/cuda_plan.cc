@@ -49,9 +49,7 @@ std::vector<DevicePlan::Part> CudaBackend::plan(const Writers& writers, int toke
     const double own = which == Side::key ? g : h, cl = visible;
     if (!by_layer && folds(m, tokens, visible)) {
       part.flop += 2 * pairs * h * d * (cl + e);
-      const bool halves = split_.allowed() && large_fold(tokens, visible);
-      part.way = halves ? "folded, three products of halves" : "folded, single precision";
-      if (halves) part.byte += kFloat * 3 * s * cl * d;
+      part.way = "folded, single precision";
     } else {
       const bool low = products(part, m, visible, split, s);
       part.flop += 2 * pairs * h * e * cl;

@@ -195,7 +195,7 @@ void CudaBackend::key_scores_of_heads(const AttentionView& view, Scores scores, 
     tile.dev = ptr(*view.dev);
     tile.dev_of_source = 1;
     tile.scale = head_scale(view.layer);
-    folded_tile(Side::key, view, *layer, w, nullptr, tile);
+    folded_tile(Side::key, view, *layer, w, tile);
     device_->launch(TileSums{tile, nullptr, nullptr, ptr(out), sources, tri(query), 0},
                     tile.ns * heads);
   }

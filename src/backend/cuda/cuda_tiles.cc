@@ -1,6 +1,5 @@
 // Tiles of the scores of keys and queries, on a device: folded into the stream, or projected.
 #include <algorithm>
-#include <optional>
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/tile_rule.h"
@@ -43,8 +42,7 @@ Array CudaBackend::pulled_back(PullBack pull, Index size) {
 }
 
 void CudaBackend::folded_tile(Side side, const AttentionView& view, const DeviceRoles& layer,
-                              const Operand& w, const SplitProducts::Parts* writers_in_parts,
-                              Tile& tile) {
+                              const Operand& w, Tile& tile) {
   const Index heads = config_.n_heads, groups = config_.n_kv_heads, group = config_.group_size(),
               e = config_.d_head, d = config_.d_model;
   const Index cl = view.visible;
@@ -74,14 +72,6 @@ void CudaBackend::folded_tile(Side side, const AttentionView& view, const Device
   Array vectors = device_->floats(copies * own * heads * d);
   heads_to_model(w, heads, from, copies * own, ptr(vectors));
   const Index first = key ? tile.s0 : tile.q0;
-  if (writers_in_parts != nullptr) {
-    const SplitProducts::Parts parts =
-        split_.rows({ptr(vectors), d, nullptr, d, copies * own * heads}, d, writers_in_parts->unit);
-    return split_.multiply(
-        parts, 0, *writers_in_parts, first * cl * d,
-        {1, 0, own * heads, cl, d, nullptr, d, shared ? 0 : own * heads * d, nullptr, d, cl * d,
-         tile.data, tile.pitch, own * heads * tile.pitch, others});
-  }
   with_writers(view, first, others, [&](Index begin, Index n, Any* writers, Index n_writers) {
     const Index at = begin - first;
     device_->gemm({1, 0, own * heads, cl, d, ptr(vectors) + (shared ? 0 : at * own * heads * d), d,
@@ -168,9 +158,8 @@ bool CudaBackend::projects_in_parts(Side side, const AttentionView& view) {
 bool CudaBackend::reads_sums(Side side, const AttentionView& view) {
   const auto layer = reader(side, view.layer);
   const DeviceMatrix& w = layer->matrix(side == Side::key ? model::Role::w_k : model::Role::w_q);
-  return (split_.large(w, static_cast<Index>(view.length) * view.visible) &&
-          (view.parts != nullptr || !fold_is_cheaper(config_, view.length, split_.gain(w)))) ||
-         (view.parts == nullptr && large_fold(view.length, view.visible));
+  return split_.large(w, static_cast<Index>(view.length) * view.visible) &&
+         (view.parts != nullptr || !fold_is_cheaper(config_, view.length, split_.gain(w)));
 }
 
 // `projected`: every writer's keys (queries) at some positions, [positions, Cl, own heads, E];
@@ -238,21 +227,6 @@ bool CudaBackend::folds(Side side, const AttentionView& view) {
                view.visible);
 }
 
-// Writers and what they meet are both computed, so that their parts are halves whatever the weights
-// are.
-bool CudaBackend::folds_in_parts(Side side, const AttentionView& view) {
-  return split_.allowed() && folds(side, view) && large_fold(view.length, view.visible);
-}
-
-bool CudaBackend::large_fold(Index length, Index visible) const {
-  const double writers = static_cast<double>(length) * visible * config_.d_model;
-  const double queries = std::min(length, kFoldedQueries);
-  // Taking both factors apart is six launches more.
-  constexpr double kLaunches = 8;
-  return split_.large(writers * queries * config_.n_heads / kLaunches) &&
-         4 * writers <= static_cast<double>(kProjectedTiles * tile_bytes_);
-}
-
 bool CudaBackend::folds(const DeviceMatrix& w, Index length, Index visible) const {
   return fold_is_cheaper(config_, length, split_.pays(w, length * visible) ? split_.gain(w) : 1.0);
 }
@@ -266,11 +240,6 @@ void CudaBackend::score_tiles(Side side, const AttentionView& view, const TileUs
   Operand w;
   Projection way;
   Array others;
-  std::optional<SplitProducts::Parts> writers;
-  if (folds_in_parts(side, view))
-    writers = split_.rows({ptr(*view.writers), Index{view.n_writers} * config_.d_model, nullptr,
-                           cl * config_.d_model, length},
-                          config_.d_model);
   if (fold) {
     w = operand(layer->matrix(key ? model::Role::w_k : model::Role::w_q));
   } else {
@@ -312,7 +281,7 @@ void CudaBackend::score_tiles(Side side, const AttentionView& view, const TileUs
     tile.dev_of_source = key ? 1 : 0;
     tile.scale = head_scale(view.layer);
     if (from == nullptr) {
-      folded_tile(side, view, *layer, w, writers ? &*writers : nullptr, tile);
+      folded_tile(side, view, *layer, w, tile);
     } else {
       projected_tile(side, view, *from, tile);
     }

@@ -9,7 +9,7 @@
 
 namespace unpack::backend::cuda {
 
-inline constexpr std::size_t kMostFillers = 8;
+inline constexpr std::size_t kMostFillers = 12;
 
 // Calls fill(offset, n) for parts that are all of [0, bytes) together, at most `fillers` at a time.
 // What no thread can be started for, the caller does itself: nothing is thrown but what `fill`
@@ -42,7 +42,7 @@ void fill_in_parts(std::size_t bytes, std::size_t fillers, const Fill& fill, con
 
 template <typename Fill>
 void fill_in_parts(std::size_t bytes, const Fill& fill) {
-  fill_in_parts(bytes, std::thread::hardware_concurrency() / 2, fill,
+  fill_in_parts(bytes, std::thread::hardware_concurrency() * 3 / 4, fill,
                 [](const auto& part, std::size_t i) { return std::thread(part, i); });
 }
 

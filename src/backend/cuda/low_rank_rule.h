@@ -6,8 +6,8 @@
 
 namespace unpack::backend::cuda {
 
-// Three products of TF32 against single precision on an H200; those of z with a product of weights
-// are such, or of halves and faster.
+// Three products of TF32 against single precision on an H200: the least that those of z with a
+// product of weights gain, which are of halves or bf16.
 inline constexpr double kThreeTf32 = 340.0 / 3 / 52;
 
 // Multiplications per column of the matrix and source layer: every head's vector at every position,

@@ -38,10 +38,6 @@ bool SplitProducts::large(const DeviceMatrix& w, Index rows) const {
   return static_cast<double>(rows) * w.in * w.out >= from_;
 }
 
-bool SplitProducts::large(double multiplications) const {
-  return mode_ != Mode::tf32 && multiplications >= from_;
-}
-
 bool SplitProducts::pays(const DeviceMatrix& w, Index rows) const {
   return allowed() && large(w, rows);
 }
@@ -148,27 +144,6 @@ SplitProducts::Parts SplitProducts::parts(const Runs& runs, const Weights& w) {
     out.unit = unit_of_all(LargestOfRuns{scaled, 0, quads, nullptr}, size, w.unit);
   device_->launch(SplitRows{scaled, out.to(w.kind), quads}, quads != 0 ? size / kLanes : size);
   return out;
-}
-
-SplitProducts::Parts SplitProducts::rows(const Runs& runs, Index columns, const Array& other) {
-  Weights w;
-  w.kind = Kind::halves;
-  w.in = columns;
-  w.unit = other;
-  return parts(runs, w);
-}
-
-void SplitProducts::multiply(const Parts& a, Index a_at, const Parts& b, Index b_at,
-                             UnpackGemm call) {
-  const auto product = [&](const std::shared_ptr<void>& x, const std::shared_ptr<void>& y) {
-    call.a = static_cast<const std::uint16_t*>(x.get()) + a_at;
-    call.b = static_cast<const std::uint16_t*>(y.get()) + b_at;
-    device_->gemm(call, UNPACK_FACTORS_HALVES, times(a.unit));
-    call.accumulate = 1;
-  };
-  product(a.low, b.high);
-  product(a.high, b.low);
-  product(a.high, b.high);
 }
 
 // The small parts first.

@@ -62,20 +62,6 @@ class SplitProducts {
   };
   // c[all rows, out] = rows W, rows of c `ldc` apart; 0: without gaps.
   void multiply(const Runs& runs, const Weights& w, float* c, Index ldc = 0);
-  // Numbers of which both factors of a product are made: rows that are the sum of two halves in a
-  // unit of theirs, and what their product with others is multiplied by.
-  struct Parts {
-    std::shared_ptr<void> high, low, rest;
-    Array unit;  // of halves
-    Halves to(Kind kind) const;
-  };
-  Parts rows(const Runs& runs, Index columns, const Array& other = {});
-  // Whether so many multiplications of such numbers are made in parts where that is allowed.
-  bool large(double multiplications) const;
-  // The call's factors are rows of a from its number a_at on, and of b from b_at on; a's unit was
-  // made with b's.
-  void multiply(const Parts& a, Index a_at, const Parts& b, Index b_at, UnpackGemm call);
-
   // c[from.in, out] = from W, of weights [from.in, w.in] as they are stored.
   void multiply_stored(const DeviceMatrix& from, const Weights& w, float* c);
   // Three products as one of three times the depth: what it adds up is written once.
@@ -101,6 +87,11 @@ class SplitProducts {
   void multiply_heads(const float* rows, Index count, const HeadWeights& w, float* c, Index ldc);
 
  private:
+  struct Parts {
+    std::shared_ptr<void> high, low, rest;
+    Array unit;  // of halves
+    Halves to(Kind kind) const;
+  };
   Parts parts(const Runs& runs, const Weights& w);
   Parts room_for(Index size, bool whole, Kind kind);
   // The unit of what a kernel Largest says of `count` numbers.

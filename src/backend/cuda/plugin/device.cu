@@ -17,7 +17,7 @@ thread_local std::string last_error;
 thread_local bool last_was_memory = false;
 
 constexpr std::size_t kPinnedBytes = std::size_t{32} << 20;
-constexpr std::size_t kStagingBytes = std::size_t{16} << 20;
+constexpr std::size_t kStagingBytes = std::size_t{32} << 20;
 constexpr std::size_t kSmallDownload = std::size_t{256} << 10;
 constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
 constexpr Index kTileBytes = Index{768} << 20;
