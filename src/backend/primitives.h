@@ -74,6 +74,8 @@ class Primitives {
   // The array as host memory of the backend's scalar; host backends give their own memory, others a
   // copy.
   virtual std::shared_ptr<const void> host(const Array& from) = 0;
+  // Whether all of its numbers are finite; nothing where that is no quicker than looking at them.
+  virtual std::optional<bool> all_finite(const Array&) { return std::nullopt; }
   // A part of the array, which shares its memory.
   Array slice(const Array& from, Index offset, Index size) const {
     check_shape(offset >= 0 && size >= 0 && offset + size <= from.size(), "a slice of an array");

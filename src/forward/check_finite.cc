@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <optional>
 
 #include "base/index.h"
 #include "unpack/error.h"
@@ -32,6 +33,7 @@ Index bad_row(backend::Backend& backend, const backend::Array& array, Index rows
 }  // namespace
 
 bool stream_is_finite(backend::Backend& backend, const ForwardPass& pass) {
+  if (const std::optional<bool> known = backend.all_finite(pass.x_final)) return *known;
   return bad_row(backend, pass.x_final, pass.rows()) < 0;
 }
 

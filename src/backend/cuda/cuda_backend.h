@@ -51,6 +51,7 @@ class CudaBackend final : public Backend, public DeviceCredit, public DeviceMemo
   void download(const Array& from, Index offset, std::span<double> to) override;
   void copy(const Array& from, Index from_offset, Array& to, Index to_offset, Index size) override;
   std::shared_ptr<const void> host(const Array& from) override;
+  std::optional<bool> all_finite(const Array& x) override;
   Array vector(const WeightName& name) override;
   using Backend::multiply;
   void multiply(std::span<const Product> products, const View& a) override;

@@ -108,6 +108,15 @@ std::shared_ptr<const void> CudaBackend::host(const Array& from) {
   return memory;
 }
 
+// A long prompt's stream takes longer to download than a fifth of its forward pass.
+std::optional<bool> CudaBackend::all_finite(const Array& x) {
+  const Index parts = (x.size() + kFinitePart - 1) / kFinitePart;
+  const Array found = device_->floats(parts);
+  device_->launch(NonFinite{ptr(x), x.size(), ptr(found)}, parts);
+  const std::vector<float> numbers = device_->download(found);
+  return std::all_of(numbers.begin(), numbers.end(), [](float n) { return n == 0; });
+}
+
 // Products with weights
 // -------------------------------------------------------------------------------------------------
 

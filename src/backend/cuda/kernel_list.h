@@ -27,7 +27,8 @@
   X(EdgeMasses, 128) X(EdgeTotals, 0) X(AddRows, 0) X(EdgesFrom, 0) X(EdgesIn, 32) X(SplitRows, 0) \
   X(PlaceRows, 0) X(SplitScaled, 0) X(LargestOfRuns, 256) X(LargestOfWeights, 256) \
   X(UnitOfParts, 256) X(StoredRows, 0) X(SumWriters, 0) X(ReadSums, 32) \
-  X(PairDots, 128) X(StackParts, 0) X(StackHeads, 256) X(QueriesOfOne, 32) X(KeysOfOne, 128)
+  X(PairDots, 128) X(StackParts, 0) X(StackHeads, 256) X(QueriesOfOne, 32) X(KeysOfOne, 128) \
+  X(NonFinite, 256)
 // clang-format on
 
 namespace unpack::backend::cuda {

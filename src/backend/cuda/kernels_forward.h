@@ -40,6 +40,24 @@ struct Widen {
   }
 };
 
+// How many numbers of every kFinitePart are none, one row per part.
+inline constexpr Index kFinitePart = Index{1} << 14;
+struct NonFinite {
+  const float* x;
+  Index count;
+  float* out;
+  template <typename Group>
+  UNPACK_BODY void operator()(Group& group, Index part) const {
+    const Index first = part * kFinitePart;
+    const Index n = count - first < kFinitePart ? count - first : kFinitePart;
+    const double found = group.sum(n, [&](Index i) {
+      constexpr std::uint32_t kExponent = 0x7F800000U;
+      return (base::bits_of_float(x[first + i]) & kExponent) == kExponent ? 1.0 : 0.0;
+    });
+    group.each(1, [&](Index) { out[part] = found; });
+  }
+};
+
 // out[rows, vocabulary] = x[rows, D] . stored row of the vocabulary.
 struct StoredDots {
   const void* table;
