@@ -129,6 +129,45 @@ TEST(Cuda, TakesLongerPromptsTileByTile) {
   }
 }
 
+// Every width of heads whose scores are added up on the chip, alone and in groups, with and without
+// a window, without a table of key scores; more positions and writers than a block has at a time.
+class PairSums : public ::testing::TestWithParam<std::tuple<const char*, int>> {};
+
+TEST_P(PairSums, OnTheChipAgreeWithTheCpu) {
+  const auto [family, width] = GetParam();
+  testing::Shape shape;
+  shape.family = family;
+  shape.layers = 4;
+  shape.heads = 8;
+  shape.kv_heads = 4;
+  shape.d_head = width;
+  shape.d_model = 512;
+  shape.neurons = 64;
+  shape.vocabulary = 50;
+  shape.context = 512;
+  shape.window = 37;
+  Question question;
+  question.paths.top = 20;
+  question.target.ids = {1};
+  RunContext context;
+  context.memory_budget = 0;
+  for (const std::string& device : cuda_devices()) {
+    const int tokens = device == "cuda" ? 300 : 11;
+    const auto trace = [&, family = family, width = width](const std::string& on_device) {
+      const Model model = Model::random(shape.config(), 6, on(on_device));
+      return model.prepare(prompt_of(tokens, 50), context).trace(question, context);
+    };
+    const TraceResult want = trace("cpu"), got = trace(device);
+    expect_agreement(got, want, fmt::format("{} {} {}", device, family, width));
+    EXPECT_LT(naive::difference(got.node_credit, want.node_credit), 1e-4)
+        << device << ' ' << family << ' ' << width;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Widths, PairSums,
+                         ::testing::Combine(::testing::Values("gpt2", "llama", "mistral"),
+                                            ::testing::Values(64, 80, 96, 128)));
+
 TEST(Cuda, UploadsLayersAsTheyAreNeededWhereTheyDoNotFit) {
   testing::Shape shape;
   shape.layers = 5;
