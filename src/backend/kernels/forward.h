@@ -25,7 +25,10 @@ struct AddBias {  // x[rows, cols] += bias[cols], through the norm behind where 
     const T factor = post != nullptr ? post[i] / dev[row] : T(1);
     x[row * cols + i] += bias[i] * factor;
   }
-  UNPACK_BODY void operator()(Index i) const { at(i / cols, i % cols); }
+  UNPACK_BODY void operator()(Index index) const {
+    const auto [row, i] = divided(index, cols);
+    at(row, i);
+  }
 };
 
 template <typename T>
