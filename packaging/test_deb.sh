@@ -41,7 +41,8 @@ said=$(bash -c '. /usr/share/bash-completion/bash_completion
   COMP_WORDS=(unpack interv); COMP_CWORD=1; _unpack; echo "${COMPREPLY[@]}"' || true)
 [ "$said" = intervene ] || { echo "bash completes interv with: $said"; exit 1; }
 zsh -f -c 'autoload -U compinit; compinit -u -D; [[ $_comps[unpack] = _unpack ]] || exit 1
-  _describe() { print -rl -- "${(@P)2}" }; words=(unpack interv); CURRENT=2; _unpack' |
+  _describe() { print -rl -- "${(@P)2}" }; _arguments() { }
+  words=(unpack interv); CURRENT=2; _unpack' |
   grep -q '^intervene:' || { echo "zsh offers no intervene"; exit 1; }
 fish -c 'complete -C "unpack interv"' | grep -q '^intervene' ||
   { echo "fish offers no intervene"; exit 1; }

@@ -34,7 +34,8 @@ print(next(line[9:] for line in lines if line.startswith("Version: ")))' "$file"
 for package in unpack-engine libunpack-dev python3-unpack-engine; do
   one "${package}_${version}_*.deb"
   same "$file" "$(dpkg-deb -f "$file" Version)"
-  dpkg-deb -c "$file" | grep -q "/usr/share/doc/$package/THIRD_PARTY_NOTICES.md\$" ||
+  dpkg-deb -c "$file" >"$root/build/release_list"
+  grep -q "/usr/share/doc/$package/THIRD_PARTY_NOTICES.md\$" "$root/build/release_list" ||
     fail "$file has no notices"
 done
 
@@ -47,8 +48,16 @@ same "$file" "$(tar -x -O -f "$file" "$folder/INSTALL" | sed -n '1s/^unpack \([^
 
 if [ "$(id -u)" = 0 ] || compgen -G "unpack-*-image.tar" >/dev/null; then
   one "unpack-$version-image.tar"
-  same "$file" "$(tar -x -O -f "$file" index.json | "$PYTHON" -c 'import json, sys
-print(json.load(sys.stdin)["manifests"][0]["annotations"]["org.opencontainers.image.ref.name"].partition(":")[2])')"
+  same "$file" "$("$PYTHON" -c 'import json, sys, tarfile
+image = tarfile.open(sys.argv[1])
+blob = lambda about: image.extractfile("blobs/" + about["digest"].replace(":", "/"))
+manifest = json.load(image.extractfile("index.json"))["manifests"][0]
+layers = [blob(layer) for layer in json.load(blob(manifest))["layers"]]
+files = {name.removeprefix("./") for layer in layers
+         for name in tarfile.open(fileobj=layer).getnames()}
+for name in ("unpack-engine/THIRD_PARTY_NOTICES.md", "unpack-engine/copyright", "libc6/copyright"):
+    assert "usr/share/doc/" + name in files, name
+print(manifest["annotations"]["org.opencontainers.image.ref.name"].partition(":")[2])' "$file")"
 else
   say "no image, which only root makes"
 fi

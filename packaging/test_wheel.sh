@@ -11,7 +11,8 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 bare "${SUITE:-bookworm}" "$folder"
 within "$folder" sh -c 'apt-get update -qq &&
-  apt-get install -qq -y --no-install-recommends python3 python3-venv python3-numpy' >/dev/null
+  apt-get install -qq -y -o Dpkg::Use-Pty=0 --no-install-recommends python3 python3-venv \
+    python3-numpy' >/dev/null
 cp "$wheel" packaging/check_wheel.sh packaging/check_page.py "$folder/"
 within "$folder" sh -c '! ldconfig -p | grep -E "libfmt|libdnnl|libutf8proc"' ||
   fail "this system is not bare"
