@@ -149,6 +149,11 @@ std::shared_ptr<backend::Backend> counting_gpu(
       operations += call->m * call->n * call->k * call->batch;
       return backend::cuda::emulated_table()->gemm(device, factors, call);
     };
+    t.scaled_gemm = [](void* device, UnpackFactors factors, const UnpackGemm* call,
+                       const float* times) {
+      operations += call->m * call->n * call->k * call->batch;
+      return backend::cuda::emulated_table()->scaled_gemm(device, factors, call, times);
+    };
     t.launch = [](void* device, int id, const void* parameters, std::size_t bytes,
                   std::int64_t count) {
       operations += count;
