@@ -32,8 +32,8 @@ void Backend::check_values() {
 // The stream
 // -------------------------------------------------------------------------------------------------
 
-// In the backend's own scalar: by way of double a long prompt's rows take a tenth of a GPU's forward
-// pass.
+// In the backend's own scalar: by way of double a long prompt's rows take a tenth of a GPU's
+// forward pass.
 void Backend::embed_rows(model::Role table, std::span<const int> rows, Array& out) {
   constexpr std::size_t kAtOnce = 256;
   const Index d = config_.d_model;
@@ -44,8 +44,9 @@ void Backend::embed_rows(model::Role table, std::span<const int> rows, Array& ou
       values.resize(some.size() * d);
       for (std::size_t i = 0; i < some.size(); ++i)
         model::read_rows((*weights_)[table], some[i], 1, values.data() + i * d);
-      const Array made(std::const_pointer_cast<void>(upload_bytes(std::as_bytes(std::span(values)))),
-                       std::ssize(values));
+      const Array made(
+          std::const_pointer_cast<void>(upload_bytes(std::as_bytes(std::span(values)))),
+          std::ssize(values));
       copy(made, 0, out, begin * d, made.size());
     }
   };
