@@ -40,7 +40,7 @@ struct HeadShares {
           n,
           [&](Index s, double& a, double& b) {
             a += t[s];
-            b += fabs(t[s]);
+            b += fabsf(t[s]);
           },
           total, size);
       scale = base::inverse_denom(total, size, beta);

@@ -175,7 +175,7 @@ struct RowReach {  // out_mass[r], out_bound[r] over the edges rows[r, Cl] to th
     g.sum_and_most(
         [&](Index first, Index step, double& a, double& b) {
           for (Index j = first; j < visible; j += step) {
-            const double x = fabs(row[j]);
+            const double x = fabsf(row[j]);
             a += x * mass[j];
             b = fmax(b, x * bound[j]);
           }
@@ -216,11 +216,11 @@ struct KeyReach {
           for (Index s = from; s < end; ++s) {
             const float* row =
                 table != nullptr ? table + (at + s) * visible : tile.row(q, s, h - tile.head0);
-            const double coef = fabs(key_coef[at + s]) * (scaled ? 1.0 : tile.factor(q, s));
+            const double coef = fabsf(key_coef[at + s]) * (scaled ? 1.0 : tile.factor(q, s));
             const double* mass = reach.mass + s * reach.writers;
             const double* bound = reach.bound + s * reach.writers;
             for (Index j = first; j < visible; j += step) {
-              const double x = coef * fabs(row[j]);
+              const double x = coef * fabsf(row[j]);
               a += x * mass[j];
               b = fmax(b, x * bound[j]);
             }
@@ -280,7 +280,7 @@ struct KeyPairReach {
     g.sum_and_most(
         [&](Index first, Index step, double& a, double& b) {
           for (Index s = from + first; s <= q; s += step) {
-            const double coef = fabs(key_coef[at + s]);
+            const double coef = fabsf(key_coef[at + s]);
             a += coef * mass[at + s] * unit[2 * s];
             b = fmax(b, coef * bound[at + s] * unit[2 * s + 1]);
           }
@@ -313,7 +313,7 @@ struct HeadReach {  // all branches of (h, q), one row each
     g.sum_and_most(
         [&](Index first, Index step, double& a, double& b) {
           for (Index s = first; s <= q; s += step) {
-            const double x = fabs(e[s]);
+            const double x = fabsf(e[s]);
             a += x * value_mass[values + s];
             b = fmax(b, x * value_bound[values + s]);
           }

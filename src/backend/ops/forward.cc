@@ -128,7 +128,7 @@ std::shared_ptr<const Backend::RotaryTable> Backend::rotary(int layer, Index pos
     }
     return nullptr;
   };
-  if (const auto table = kept()) return table;
+  if (auto table = kept()) return table;
   // Made without the lock: prompts that go together join loops, and one that waits for another's
   // lock would bring none.
   const auto table = std::make_shared<RotaryTable>();
@@ -146,7 +146,7 @@ std::shared_ptr<const Backend::RotaryTable> Backend::rotary(int layer, Index pos
   }
   table->cos = upload_array(cos);
   table->sin = upload_array(sin);
-  if (const auto another = kept()) return another;
+  if (auto another = kept()) return another;
   std::lock_guard lock(mutex_);
   return rotary_tables_.emplace_back(table);
 }
