@@ -415,9 +415,12 @@ const backend::MlpSums& Decomposition::mlp(int layer, backend::MlpSide side, Sco
 
 backend::Array Decomposition::mlp_norms(int layer, backend::MlpSide side,
                                         const RunContext& context) const {
+  if (by_layer_) {
+    enter(layer);
+    return backend_->mlp_norms(mlp_view(layer), side);
+  }
   const backend::Array& made = mlp(layer, side, Scores::raw, context).l2;
   if (!made.empty()) return made;
-  if (by_layer_) return backend_->mlp_norms(mlp_view(layer), side);
   return kept(norms_[backend::neuron_side(side)], layer, [&](int l) {
     context.report("layers", l, config().n_layers);
     return backend_->mlp_norms(mlp_view(l), side);
